@@ -11,8 +11,9 @@
  * limited, and a peer that connects late can always work.
  *
  * Counters are cumulative and wrap. `granted` travels in every header, so a lost or
- * repeated header does no harm. Invariants: used never exceeds granted; both only grow;
- * the sum, over all peers, of the promised records (granted - received + held) beyond
+ * repeated header does no harm. Invariants: used never exceeds granted; both only grow
+ * (but a sender takes back the credit of a message that it could not send); the sum, over
+ * all peers, of the promised records (granted - received + held) beyond
  * each peer's own is at most the pool.
  *
  * A window is the number of records that may be promised to a peer. It grows when the
@@ -114,9 +115,9 @@ static inline void tern_credit_fill(struct tern_credit_rx *rx)
 	rx->pool->promised += tern_credit_shared(rx) - shared;
 }
 
-/* Initialises the credits of a new peer, with the smallest window until the peer has
- * completed its handshake. These credits are backed by records of the peer's own, which
- * are reserved before its first message is read. */
+/* Initialises the credits of a new peer, with the smallest window until
+ * tern_credit_widen(). These credits are backed by records of the peer's own, which are
+ * reserved before its first message is read. */
 static inline void tern_credit_open(
 	struct tern_credit_rx *rx, struct tern_credit_pool *pool, uint32_t first)
 {
@@ -129,7 +130,8 @@ static inline void tern_credit_open(
 	tern_credit_fill(rx);
 }
 
-/* Called when the peer has completed the handshake: widens its window. */
+/* Widens the window of a new peer. Called when a peer that connected has completed the
+ * handshake; for a peer that this end dials, before it. */
 static inline void tern_credit_widen(struct tern_credit_rx *rx)
 {
 	uint32_t share = tern_credit_left(rx->pool) / TERN_CREDIT_SHARE;
@@ -204,8 +206,8 @@ static inline bool tern_credit_is_greedy(const struct tern_credit_rx *rx)
 	return rx->granted != rx->received && rx->window > tern_credit_left(rx->pool);
 }
 
-/* Called periodically: shrinks a window that was not needed, and further if the pool is
- * scarce. */
+/* Called periodically: shrinks a window that was not needed or is greedy, and further if
+ * the pool is scarce. */
 static inline void tern_credit_idle(struct tern_credit_rx *rx)
 {
 	bool scarce = tern_credit_left(rx->pool) < rx->pool->total / 4;

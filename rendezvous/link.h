@@ -44,11 +44,11 @@ struct tern_link {
 	struct tern_half_open half_open;
 	bool refused;   /* the link is closing, but the peer may still read the refusal */
 	bool over;      /* the fabric has called ended(); closed() follows */
-	int verdict;    /* why we closed it: replaces the status of closed(); 0: none */
+	int verdict;    /* why we closed it: replaces the fabric's status; 0: none */
 	uint32_t epoch; /* epoch proposed in step 1 of the handshake */
 	struct tern_hello theirs;
 	uint8_t nonce[16];
-	struct tern_timer timer; /* time limit of the handshake */
+	struct tern_timer timer; /* time limit of connecting and of the handshake */
 	/* rail.c: ring buffer of TERN_RAIL_ECHOES request ids of the peer's sends, which
 	 * are still to be sent back as confirmations; NULL until first used. */
 	uint32_t *echoes;

@@ -65,8 +65,8 @@ int tern_match_init(
 void tern_match_fini(struct tern_match *match);
 
 /* Makes a triple. Its hash is valid in all tables with the same secret: the hash
- * XORs both halves of a 128-bit product, so that each bit of each factor affects all bits
- * of the result. */
+ * XORs both halves of a 128-bit product, so that each bit of each factor can affect all
+ * bits of the result. */
 static inline struct tern_triple tern_match_triple(
 	const struct tern_match *match, uint64_t key, uint64_t step, uint32_t channel)
 {

@@ -105,7 +105,8 @@ struct tern_alive {
 	/*
 	 * Periodic timer (tick) of a peer that is UP. Its interval is a quarter of
 	 * suspect_ns, at most 1 s, or longer if the peer is idle. Each tick does upkeep,
-	 * and sends a PING if nothing was received since the last tick.
+	 * and sends a PING if nothing was received since the last tick, and since the
+	 * last PING.
 	 */
 	struct tern_timer tick;
 	bool heard; /* something was received since the last tick */
@@ -132,7 +133,9 @@ struct tern_rails {
 	 * over the main link only. 0: every tensor uses the main link and all rails. Set
 	 * whenever a main link comes up. */
 	uint64_t bulk_bytes;
-	bool bulk; /* a tensor of at least bulk_bytes was sent or received */
+	/* A tensor of at least bulk_bytes, or a receive buffer of that size, was sent or
+	 * announced by either end. */
+	bool bulk;
 	/* Attempts to connect a rail that failed since a rail or the main link last came
 	 * up; counted up to RAIL_FAILURES_MAX. */
 	uint32_t failures;
@@ -182,7 +185,7 @@ struct tern_stream {
  * it is acknowledged. See pump.c. */
 struct tern_pump {
 	bool running, serving_starved;
-	/* Transfers with a message to send, for which there was no room. */
+	/* Transfers with a message to send or a read to start. */
 	struct tern_list pending;
 	struct tern_list starved; /* sends whose first message waits for a credit */
 	/* Sends with puts to issue: [1] over rails only (bulk), [0] all others. */
@@ -252,7 +255,9 @@ struct tern_peer {
 	struct tern_deferred end_call;
 
 	uint32_t epoch;
-	struct tern_link *link; /* main link, which carries messages; NULL unless UP */
+	/* Main link, which carries messages; NULL in the states START and LOST, and in
+	 * DOWN when it has ended. */
+	struct tern_link *link;
 	/* All links of this peer in any state: the main link, rails, and closing ones. */
 	struct tern_list links;
 	uint32_t link_count;
@@ -386,9 +391,9 @@ void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int st
 void tern_peer_settled(struct tern_peer *peer);
 /* Schedules the deferred call `end_call`. */
 void tern_peer_end_soon(struct tern_peer *peer);
-/* Called when a request has ended. If the user closes the session, or the peer has sent
- * FIN (goodbye), schedules end_call, which sends our FIN when nothing is left to wait
- * for. */
+/* Called when something has happened for which the goodbye (FIN) may wait, such as the end
+ * of a request. If the user closes the session, or the peer has sent FIN, schedules
+ * end_call, which sends our FIN when nothing is left to wait for. */
 static inline void tern_peer_maybe_finish(struct tern_peer *peer)
 {
 	if (peer->state == TERN_PEER_STATE_UP && (peer->fin_wanted || peer->fin_received))
@@ -457,8 +462,8 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 
 /* Functions that stream.c defines: */
 /*
- * Sends a message: numbers it, keeps it until it is acknowledged, and passes it to the
- * fabric. Fills in the counters of `header`. `xfer`: for a DONE, the send whose puts must
+ * Sends a message: numbers it, keeps it until it is acknowledged (not over shm: stream.c),
+ * and passes it to the fabric. Fills in `header`. `xfer`: for a DONE, the send whose puts must
  * be repeated if the DONE is sent again; else NULL. -EAGAIN: there is no room now, or no
  * link; tern_peer_pump() is called when there is.
  */

@@ -61,7 +61,8 @@ enum tern_message_type {
 	TERN_MSG_RTS = 4,
 	/* Receiver, after an RTS: the buffer that the sender writes into. */
 	TERN_MSG_CTS = 5,
-	TERN_MSG_DONE = 6, /* sender, after its puts: all data has arrived */
+	/* Sender, after its puts: all data has arrived, or `status` says why not. */
+	TERN_MSG_DONE = 6,
 	/* Receiver, after an RTS: the tensor was read, or is not wanted. */
 	TERN_MSG_ATS = 7,
 	TERN_MSG_CREDIT = 8,
@@ -115,8 +116,8 @@ struct tern_header {
 	const void *payload; /* decoded EAGER only: `bytes` bytes of data */
 };
 
-/* True for messages that get a sequence number, are kept until the peer acknowledges
- * them, and are sent again after a reconnect. */
+/* True for messages of the main link that get a sequence number, are kept until the peer
+ * acknowledges them, and are sent again after a reconnect. */
 static inline bool tern_type_is_sequenced(uint8_t type)
 {
 	return type != TERN_MSG_HELLO && type != TERN_MSG_CREDIT &&
@@ -185,8 +186,10 @@ struct tern_hello {
 	/* Largest tensor, in bytes, that the sender of this HELLO accepts in an EAGER. */
 	uint32_t eager_bytes;
 	uint8_t nonce[16];
-	uint8_t mac[32]; /* HMAC-SHA256; zeros without a secret */
-	char name[64];   /* name of the sender for log lines, NUL-terminated */
+	/* HMAC-SHA256; zeros without a secret, in step 1 of a new session, and in a
+	 * refusal. */
+	uint8_t mac[32];
+	char name[64]; /* name of the sender for log lines, NUL-terminated */
 };
 #define TERN_HELLO_BYTES 160u
 

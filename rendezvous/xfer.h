@@ -29,7 +29,12 @@ struct tern_channel {
  *                        [ALLOCATING] -> ANSWERING (CTS) -> FILLING
  *                                                  --DONE--> [LANDING] ----> ENDED
  *
- *     both     any -> FLUSHING -> ENDED
+ *     both     most -> FLUSHING -> ENDED
+ *
+ * Not shown: a send that a POST takes is FINISHING at once if it is small or has failed; a
+ * send that is FINISHING goes back to WRITING when its link is lost. A receive that is
+ * ADVERTISED goes back to POSTED if an EAGER or RTS takes it, and one that is READING is
+ * ANSWERING if the next link cannot read. Most states may end early, with an error.
  *
  * ALLOCATING: the receive waits until its pool has a free buffer. LANDING: the received
  * bytes are being copied to GPU memory. FLUSHING: the status of the transfer is decided,
@@ -42,7 +47,7 @@ enum tern_xfer_state {
 	TERN_XFER_QUEUED,     /* send: not announced yet */
 	TERN_XFER_ANNOUNCED,  /* send: RTS (a tensor is ready) was sent */
 	TERN_XFER_WRITING,    /* send: puts (RDMA writes) are being issued */
-	TERN_XFER_FINISHING,  /* send: DONE, the last message, is to be sent */
+	TERN_XFER_FINISHING,  /* send: the last message, DONE or EAGER, is to be sent */
 	TERN_XFER_UNACKED,    /* send: DONE was sent, and is not acknowledged yet */
 	TERN_XFER_POSTED,     /* receive: waits for a send in the matching table */
 	TERN_XFER_ADVERTISED, /* receive: POST, which announces the buffer, was sent */
@@ -88,7 +93,8 @@ struct tern_stage {
 	struct tern_copy copy;
 	/* Receive: GPU memory that the sender lends; gpu NULL: none. */
 	struct tern_loan loan;
-	uint64_t asked;  /* bytes of the tensor whose copying has begun, on this link */
+	/* Bytes of the tensor whose copy, or get into a slot, has begun on this link. */
+	uint64_t asked;
 	uint64_t landed; /* bytes of the tensor whose copying is complete */
 	uint32_t copies; /* copies in progress */
 	int status;      /* error with which the transfer will end; 0: none so far */
@@ -190,7 +196,7 @@ struct tern_record {
 	uint64_t bytes;
 	uint32_t src;
 	uint8_t type;   /* kind of the message: EAGER, RTS or POST */
-	uint8_t answer; /* answer to be sent: ATS (tensor was read) or CANCEL_ACK */
+	uint8_t answer; /* answer to be sent: ATS (read, or refused) or CANCEL_ACK */
 	bool has_region;
 	bool stale;     /* `region` belongs to an earlier link */
 	bool wanted;    /* the message answered a WANT, so it used no credit */
@@ -215,8 +221,8 @@ static inline struct tern_triple tern_header_triple(
 /* Functions that xfer.c defines: */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
-/* For each state, a bit set of the states that may follow it in the diagram at enum
- * tern_xfer_state. */
+/* For each state, a bit set of the states that may follow it: the diagram at enum
+ * tern_xfer_state, and the text below it. */
 extern const uint32_t tern_xfer_edges[TERN_XFER_STATE_COUNT];
 /* Changes the state. */
 static inline void tern_xfer_enter(struct tern_xfer *x, enum tern_xfer_state next)
@@ -339,8 +345,8 @@ int tern_send_on_ats(struct tern_peer *peer, const struct tern_header *header);
 /* Functions that write.c defines: */
 /* Queues a send in state WRITING, whose puts the pump issues. */
 void tern_write_queue(struct tern_xfer *x);
-/* Issues the puts of all sends in the lists pump.writing, one chunk of each send in turn,
- * until there is no room. */
+/* Issues the puts of all sends in the lists pump.writing, one chunk of each send in turn
+ * (an urgent one keeps its turn), until there is no room. */
 void tern_write_pump(struct tern_peer *peer);
 /* Distributes the queued sends over the two lists pump.writing again, after a link or
  * rail has come up. */
@@ -404,7 +410,8 @@ int tern_cancel_say(struct tern_xfer *x);
 void tern_renew_lost(struct tern_peer *peer);
 void tern_renew_move(struct tern_peer *peer, struct tern_port *port);
 void tern_renew_begin(struct tern_peer *peer);
-/* Sends one waiting RENEW. 1: sent; 0: none is left; -EAGAIN: no room. */
+/* Sends one waiting RENEW. 1: sent, or no longer needed; 0: none is left; -EAGAIN: no
+ * room, or no region is free. */
 int tern_renew_next(struct tern_peer *peer);
 int tern_renew_retained(struct tern_peer *peer, struct tern_retained *e);
 int tern_on_renew(struct tern_peer *peer, const struct tern_header *header);

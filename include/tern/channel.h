@@ -281,7 +281,7 @@ enum tern_req_flags {
 	TERN_RECV_PEEK = 1 << 1,
 	/* Send this tensor before other large tensors to the same peer, if it is written
 	 * into the receiver's memory (tcp, verbs); no effect if the receiver reads it
-	 * (shm, and verbs if the receive was posted later than the send). */
+	 * (always over shm, often over verbs). */
 	TERN_URGENT = 1 << 2,
 };
 

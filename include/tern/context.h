@@ -149,8 +149,9 @@ struct tern_context_opts {
 	/* Time within which a lost connection must be restored; 0: 500 ms. If
 	 * unreachable_ns is longer, it applies instead when the network path was lost,
 	 * and always at the end that dials, until that end learns that no program listens
-	 * at the peer's address. The end that accepted waits for up to 4 s if the peer
-	 * had been silent for suspect_ns, and longer while the peer is connecting. */
+	 * at the peer's address. The end that accepted waits for at least 4 s (or
+	 * unreachable_ns, if less) if the peer had been silent for suspect_ns, and longer
+	 * while the peer is connecting. */
 	uint64_t reconnect_ns;
 	uint64_t connect_ns; /* time within which tern_connect() must succeed; 0: 5 s */
 	/* Tensors in host memory up to this size (at most 64 KiB; the smaller value of

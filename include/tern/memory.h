@@ -160,9 +160,8 @@ TERN_API void tern_pool_free(struct tern_pool *pool);
  * Takes a buffer of `bytes` bytes, aligned to 64 bytes, in constant time. It takes longer
  * if a slab must be added, and at the first use of memory for a buffer of 2 MiB or more,
  * whose huge pages are made then. 0 bytes are allowed and give an empty, valid buffer.
- * -EAGAIN: the pool has no
- * free block of this size now, and cannot grow; -EMSGSIZE: the buffer would be larger
- * than a slab. After an error *out is cleared.
+ * -EAGAIN: the pool has no free block of this size now, and cannot grow; -EMSGSIZE: the
+ * buffer would be larger than a slab. After an error *out is cleared.
  */
 TERN_API int tern_pool_get(struct tern_pool *pool, uint64_t bytes, struct tern_buf *out);
 
