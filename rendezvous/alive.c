@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keep-alive: finds out whether a peer still exists. While the peer is UP, its timer
- * `tick` fires four times per suspect_ns, and at least once a second. If nothing was
+ * Keep-alive: finds out whether a peer still exists. While the peer is UP and not idle, its
+ * timer `tick` fires four times per suspect_ns, and at least once a second. If nothing was
  * received since the last tick, it sends a PING, adds to the time of silence, and reports
  * the peer as SUSPECT after suspect_ns. A late tick counts as one interval: a pause of
  * our own process is not silence of the peer.

@@ -13,8 +13,8 @@
  * Counters are cumulative and wrap. `granted` travels in every header, so a lost or
  * repeated header does no harm. Invariants: used never exceeds granted; both only grow
  * (but a sender takes back the credit of a message that it could not send); the sum, over
- * all peers, of the promised records (granted - received + held) beyond
- * each peer's own is at most the pool.
+ * all peers, of the promised records (granted - received + held) beyond each peer's own
+ * is at most the pool.
  *
  * A window is the number of records that may be promised to a peer. It grows when the
  * peer says that it is starved: it has sends that wait for a credit. The cause is either

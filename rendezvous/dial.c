@@ -151,9 +151,9 @@ static bool ends_dialling(struct tern_peer *peer, int attempt, int status)
 	return tern_dial_is_final(status) || status == -EPIPE || attempt == -ESTALE;
 }
 
-/* Sets the timer to dial again after a random pause, whose upper limit doubles each time.
- * The pause is at most a quarter of reconnect_ns, because the other end gives up after
- * reconnect_ns. */
+/* Sets the timer to dial again after a random pause, whose upper limit doubles each time,
+ * up to BACKOFF_MAX_NS. The pause is at most a quarter of reconnect_ns, because the other
+ * end may give up after reconnect_ns. */
 static void back_off(struct tern_peer *peer)
 {
 	uint64_t most_ns = TERN_MAX(peer->rdv->ctx->opts.reconnect_ns / 4, 1u);

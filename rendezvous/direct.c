@@ -35,8 +35,8 @@ bool tern_direct_chosen(struct tern_xfer *x)
 	return x->stage.direct;
 }
 
-/* Logs that the fabric accesses GPU memory directly, once for each fabric that the peer
- * uses. */
+/* Logs that the fabric accesses GPU memory directly: once, and again after a change to
+ * another fabric. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;

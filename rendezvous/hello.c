@@ -9,7 +9,7 @@
  *
  * Proof of the cluster secret: each end sends HMAC-SHA256(secret, its role, both nonces,
  * both incarnations, token, epoch, rail), so neither can replay the other's proof or send
- * it back.
+ * it back. (The proof in step 1 of a session that returns has only the dialler's nonce.)
  */
 #include "rendezvous/rendezvous.h"
 

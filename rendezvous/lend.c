@@ -8,9 +8,9 @@
  *     send      offer the memory; once the peer has opened it: RTS with its region
  *     receive   borrow it, copy, repay it; then ATS
  *
- * The copy goes directly into GPU memory or page-locked host memory. To other host memory
- * it goes through staging slots (page-locked buffers), since the driver would block the
- * thread until a direct copy is done.
+ * The copy goes directly into GPU memory. Into host memory it goes through staging slots
+ * (page-locked buffers), since the driver would block the thread until a direct copy to
+ * memory that is not page-locked is done.
  *
  * A send waits in peer->offering until the peer has answered its offer, and blocks no
  * send of another (channel, key, step) meanwhile.

@@ -462,10 +462,10 @@ static inline void tern_peer_stir(struct tern_peer *peer)
 
 /* Functions that stream.c defines: */
 /*
- * Sends a message: numbers it, keeps it until it is acknowledged (not over shm: stream.c),
- * and passes it to the fabric. Fills in `header`. `xfer`: for a DONE, the send whose puts must
- * be repeated if the DONE is sent again; else NULL. -EAGAIN: there is no room now, or no
- * link; tern_peer_pump() is called when there is.
+ * Sends a message: numbers it, keeps it until it is acknowledged (not over shm, see
+ * stream.c), and passes it to the fabric. Fills in the counters of `header`. `xfer`: for a
+ * DONE, the send whose puts must be repeated if the DONE is sent again; else NULL.
+ * -EAGAIN: there is no room now, or no link; tern_peer_pump() is called when there is.
  */
 int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer);

@@ -8,7 +8,7 @@
  * WANT: want.c), `writing` (puts to issue: write.c), `wait_ack` (the acknowledgement of
  * its DONE), and for memory rdv->hungry (recv.c), `offering` (lend.c) and
  * rdv->bounceless (stage.c). The pump serves its lists so that answers and small messages
- * never wait for large data.
+ * go before further puts of large data.
  */
 #include "rendezvous/rendezvous.h"
 

@@ -2,18 +2,18 @@
 /*
  * The records of a context: preallocated structures that store a message (EAGER, RTS,
  * POST) which waits for our half of the rendezvous or for our answer, with room for the
- * data of an EAGER. They are allocated in slabs (blocks of many records) when peers
- * complete the handshake or receives send a WANT, never when messages arrive, and stay
- * until the context is freed. All peers that have not proved themselves together cause at
- * most one slab: when one starts its handshake, there must be records for one more peer,
- * but they are not reserved.
+ * data of an EAGER. They are allocated in slabs (blocks of many records): the shared ones
+ * with the context, others when it dials or is dialled, or when receives send a WANT. No
+ * other message allocates any. They stay until the context is freed. All peers that have
+ * not proved themselves together cause at most one slab: when one starts its handshake,
+ * there must be records for one more peer, but they are not reserved.
  *
  * Invariant: the number of records is at least the sum of: the records that all peers
  * share, TERN_CREDIT_OWN for each peer that may send (together these cover all credits,
  * credit.h), and one for each WANT (want.c) and for each message that answered one. So a
  * message that had a credit, or that answers a WANT, always finds a free record.
  *
- * A record takes about 200 bytes. Its payload takes TERN_EAGER_MAX bytes of address
+ * A record takes about 350 bytes. Its payload takes TERN_EAGER_MAX bytes of address
  * space, whose pages are allocated when a message first needs them. The record that was
  * freed last is used next, and a record that was never used only if no other is free, so
  * that few pages are touched.

@@ -316,8 +316,8 @@ void tern_rdv_feed(struct tern_rdv *rdv)
 }
 
 /* Lets x wait until its pool has a free buffer. A tern_release() in this context
- * continues the receives that wait immediately. Other contexts that share the pool do not
- * report when they release a buffer, so a timer retries as well. */
+ * continues the receives that wait immediately. Nothing reports a buffer that another
+ * context or tern_pool_put() gives back, so a timer retries as well. */
 static void wait_for_pool(struct tern_xfer *x)
 {
 	struct tern_rdv *rdv = x->peer->rdv;
@@ -599,8 +599,8 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_record *record;
 	struct tern_xfer *x;
 
-	/* If the RTS has a region, this end reads the tensor. If it has none, the peer
-	 * puts the tensor, after a CTS. The fabric of this link must be able to do
+	/* If the RTS has a region, this end may read the tensor. If it has none, the
+	 * peer puts the tensor, after a CTS. The fabric of this link must be able to do
 	 * that. */
 	if (!h->src ||
 		!(tern_peer_caps(peer) & (has_region ? TERN_CAP_GET : TERN_CAP_PUT)))
@@ -654,9 +654,9 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 }
 
 /* The sender's buffer stays in use until our acknowledgement of DONE (the message
- * after the last put) arrives. The acknowledgement is sent after the done() callback
- * of the receive: if the callback posts the next receive, the POST of that receive
- * carries it. */
+ * after the last put) arrives. Unless the data must still be copied to the GPU, the
+ * acknowledgement is sent after the done() callback of the receive: if the callback
+ * posts the next receive, the POST of that receive carries it. */
 int tern_recv_on_done(struct tern_peer *peer, const struct tern_header *h)
 {
 	int r = done(peer, h);

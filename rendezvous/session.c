@@ -6,8 +6,9 @@
  * ends when to give up.
  *
  * A session ends in two steps. First tern_peer_down() stops everything and closes the
- * links. When the last link is closed and the last copy from or to a GPU has ended,
- * nothing accesses the memory of requests any more. Then end_call() ends the requests.
+ * links. When the last link carries nothing any more and the last copy from or to a GPU
+ * has ended, nothing writes into the memory of requests any more. Then end_call() ends
+ * the requests, except sends that the peer still reads in place.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -308,8 +309,8 @@ static uint64_t bulk_bytes_on(const struct tern_peer *peer, const struct tern_co
  * which the link is closed. */
 static int admit(struct tern_peer *peer, const struct tern_link *link, bool first)
 {
-	/* A later link must not be on a fabric whose connections end only with the peer's
-	 * process (shm): there, no message is kept to be sent again. */
+	/* A later link must not be on a fabric whose connections cannot be restored
+	 * (shm): there, no message is kept to be sent again. */
 	if (peer->state == TERN_PEER_STATE_DOWN || peer->link ||
 		(first ? !peer->dialler && !tern_link_may_accept(link)
 		       : (link->conn->caps & TERN_CAP_BOUND) != 0))
@@ -467,8 +468,9 @@ static bool may_be_read(const struct tern_xfer *x)
 	return x->peer->link_count > 0 && x->is_send && x->exposed;
 }
 
-/* Ends all requests of a peer that is DOWN. No link carries anything any more, so nothing
- * can write to the requests' memory. */
+/* Ends all requests of a peer that is DOWN, except sends that the peer may still read in
+ * place. No link carries anything any more, so nothing can write to the requests'
+ * memory. */
 static void end_requests(struct tern_peer *peer)
 {
 	int status = peer->cause ? peer->cause : -ESHUTDOWN;

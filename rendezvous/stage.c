@@ -53,8 +53,8 @@ static uint64_t bytes_of(const struct tern_xfer *x)
 			  : tern_req_of((struct tern_xfer *)(uintptr_t)x)->bytes;
 }
 
-/* Counts a staged transfer. Logs only the first one for each fabric that the peer
- * uses. */
+/* Counts a staged transfer. Logs only the first one, and the first one after a change to
+ * another fabric. */
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -69,8 +69,9 @@ static void tell(struct tern_xfer *x)
 }
 
 /* Returns the size of a piece that begins at offset `at` of the tensor. A staging slot
- * has the size at which copies are fast, but a tensor of a few slots is cut into four
- * pieces, so that the fabric moves one piece while the next is copied. */
+ * has the size at which copies are fast, but a tensor of at most four slots is cut into
+ * four pieces (fewer if they would be smaller than PIECE_BYTES_MIN), so that the fabric
+ * moves one piece while the next is copied. */
 static uint64_t piece_at(const struct tern_xfer *x, uint64_t at)
 {
 	uint64_t quarter = tern_align_up(bytes_of(x) / 4, 64 << 10);

@@ -95,10 +95,10 @@ static int repeat_puts(struct tern_peer *peer, struct tern_retained *e)
 	return 0;
 }
 
-/* Sends a PING, if need be before messages that wait to be sent again. Those may be
- * gigabytes, and without the PING the peer would take this time for silence. The PING
- * then carries the counters of the first waiting message, so that counters stay in
- * order. */
+/* Sends a PING, if need be before messages that wait to be sent again. Those, with the
+ * puts before each DONE, may be gigabytes, and without the PING the peer would take this
+ * time for silence. The PING then carries the counters of the first waiting message, so
+ * that counters stay in order. */
 static int say_ping(struct tern_peer *peer, uint16_t flags)
 {
 	struct tern_header h = {.type = TERN_MSG_PING, .flags = flags};

@@ -4,9 +4,10 @@
  * link or over rails (rail.c).
  *
  * A send in state WRITING waits in one of the two lists `pump.writing` while it has puts
- * to issue. The sends of a list issue one chunk each in turn. When all puts of a send
- * were issued, and the rails have confirmed those that they carried, the send is
- * FINISHING: DONE follows on the main link (send.c).
+ * to issue. The sends of a list issue one chunk each in turn; an urgent one (TERN_URGENT)
+ * keeps its turn. When all puts of a send were issued or it was cancelled, and the rails
+ * have confirmed the puts that they carried, the send is FINISHING: DONE follows on the
+ * main link (send.c).
  */
 #include "rendezvous/rendezvous.h"
 
@@ -166,8 +167,9 @@ static int put_chunk(struct tern_xfer *x)
 	return 0;
 }
 
-/* Called when all puts of x were issued. Puts and messages arrive in order, so DONE may
- * be sent before the puts complete. */
+/* Called when no more puts of x are to be issued, and the rails have confirmed theirs.
+ * Puts and messages of the main link arrive in order, so DONE may be sent before its puts
+ * complete. */
 static void finish_writing(struct tern_xfer *x)
 {
 	tern_list_remove(&x->queue);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Example of a program that has threads and a poll loop of its own, and handles errors:
- * one thread gathers vectors from any number of others, adds them up and prints the sum.
+ * one thread gathers vectors from up to 64 others, adds them up and prints the sum.
  *
  *     gather ADDRESS SENDERS VECTORS     tcp://127.0.0.1:0 4 100
  *
@@ -301,7 +301,8 @@ static int open_signals(void)
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
-	pthread_sigmask(SIG_BLOCK, &set, NULL); /* in all threads made from now on */
+	/* in this thread, and in all that it makes from now on */
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -344,7 +345,7 @@ static unsigned number(const char *text, unsigned most)
 
 int main(int argc, char **argv)
 {
-	/* The pools are small on purpose, so that they are sometimes full. */
+	/* The pools are small on purpose, so that they are full with many senders. */
 	struct tern_pool_opts pool_opts = {.slab_bytes = 1 << 20};
 	struct tern_listener *listener = NULL;
 	struct tern_context *ctx = NULL;
@@ -372,7 +373,7 @@ int main(int argc, char **argv)
 		snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
 		run(&ctx, &listener, signals);
 	}
-	/* Each of these uses the ones that are freed after it. */
+	/* None of these is used by one that is freed after it. */
 	tern_listener_free(listener);
 	tern_context_free(ctx);
 	tern_pool_free(arrivals);
