@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keep-alive: finds out whether a peer still exists. While the peer is UP and not idle, its
- * timer `tick` fires four times per suspect_ns, and at least once a second. If nothing was
- * received since the last tick, it sends a PING, adds to the time of silence, and reports
- * the peer as SUSPECT after suspect_ns. A late tick counts as one interval: a pause of
- * our own process is not silence of the peer.
+ * Keep-alive: finds out whether a peer still exists. While the peer is UP and not idle,
+ * its timer `tick` fires four times per suspect_ns, and at least once a second. If nothing
+ * was received since the last tick, it sends a PING, adds to the time of silence, and
+ * reports the peer as SUSPECT after suspect_ns. A late tick counts as one interval: a
+ * pause of our own process is not silence of the peer.
  *
  * Silence alone never ends a peer (unless the user set dead_ns), since a program may
  * compute for minutes without handling its peers. A link ends when the peer's host does

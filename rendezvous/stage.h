@@ -35,7 +35,7 @@ static inline int tern_direct_settle(struct tern_xfer *x)
  * A transfer that involves GPU memory has a `stager`, which copies between GPU and host
  * memory. It is set when the transfer gets its memory, and for a receive from lent memory
  * when the copy starts. Later checks use `stager`, so a transfer between host memories
- * runs no code of the files about GPUs (but a get on a link with lent memory asks lend.c).
+ * runs hardly any code of the files about GPUs.
  */
 /* Finds the stager for `buf`; NULL if `buf` is host memory. Errors of
  * tern_context_stager(). */

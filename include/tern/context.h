@@ -52,7 +52,8 @@ struct tern_domain_opts {
 /*
  * Makes a domain. opts may be NULL.
  *
- * - -ENOSYS, -EPERM: TERN_TCP_URING was asked for, and the kernel refuses it;
+ * - -ENOSYS, -EPERM: TERN_TCP_URING was asked for, and the kernel refuses it, or this
+ *   library was built without it;
  * - -ENOENT: the kernel does not have, or does not allow, tcp_congestion;
  * - -EINVAL: `verbs` is malformed;
  * - -E2BIG: the program sets an option that this older library does not have. Every

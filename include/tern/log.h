@@ -37,8 +37,9 @@ enum tern_log_level {
 	/* Such as: a peer was refused or cut, a device was lost, or memory must be
 	 * copied. */
 	TERN_LOG_WARN = 3,
-	TERN_LOG_INFO = 4,  /* which transfer path was chosen, and why not a faster one */
-	TERN_LOG_DEBUG = 5, /* every change of a connection's state */
+	/* Such as: which transfer path was chosen, and why not a faster one. */
+	TERN_LOG_INFO = 4,
+	TERN_LOG_DEBUG = 5, /* changes of a peer's state (enum tern_peer_event) */
 };
 
 /*

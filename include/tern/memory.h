@@ -134,9 +134,10 @@ struct tern_pool_opts {
 /*
  * Makes a pool with its first slab allocated and registered. The slab uses reserved 2 MiB
  * pages if the system has them. Otherwise it uses ordinary pages; when a buffer of at
- * least 2 MiB is taken from a part of the slab for the first time, the kernel is asked to
- * use huge pages for that part (Linux 6.1). Further slabs are added, up to max_bytes,
- * when an allocation needs one. Slabs are kept until the pool is freed.
+ * least 2 MiB is taken from a part of the slab for the first time (with the verbs fabric:
+ * when the slab is made), the kernel is asked to use huge pages for that part, unless
+ * memory is short (Linux 6.1). Further slabs are added, up to max_bytes, when an
+ * allocation needs one. Slabs are kept until the pool is freed.
  *
  * -ENOMEM; -EINVAL: max_bytes is less than slab_bytes or more than TERN_POOL_BYTES_MAX,
  * or `kind` is unknown. For GPU memory also the errors of tern_mem_wrap_cuda().
