@@ -76,7 +76,9 @@ struct tern_dial {
 	 * lost, and when FIN was sent (session.c).
 	 */
 	struct tern_timer retry;
-	uint64_t give_up_ns; /* time after which no attempt to connect begins */
+	/* Time after which no further attempt to connect begins; at the end that
+	 * accepted: until which a lost session may return. */
+	uint64_t give_up_ns;
 	uint64_t backoff_ns; /* upper limit of the pause before the next attempt */
 	uint64_t up_ns;      /* time at which the main link came up */
 	/* The lost link was useful (was_of_use() in dial.c): dial without a pause. */

@@ -3,10 +3,11 @@
  * The records of a context: preallocated structures that store a message (EAGER, RTS,
  * POST) which waits for our half of the rendezvous or for our answer, with room for the
  * data of an EAGER. They are allocated in slabs (blocks of many records): the shared ones
- * with the context, others when it dials or is dialled, or when receives send a WANT. No
- * other message allocates any. They stay until the context is freed. All peers that have
- * not proved themselves together cause at most one slab: when one starts its handshake,
- * there must be records for one more peer, but they are not reserved.
+ * with the context, others when it dials or is dialled, or when receives send a WANT.
+ * After the handshake, no message that arrives allocates any. They stay until the context
+ * is freed. All peers that have not proved themselves together cause at most one slab:
+ * when one starts its handshake, there must be records for one more peer, but they are
+ * not reserved.
  *
  * Invariant: the number of records is at least the sum of: the records that all peers
  * share, TERN_CREDIT_OWN for each peer that may send (together these cover all credits,

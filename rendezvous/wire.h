@@ -26,7 +26,7 @@
  * dims (rank times 8 bytes), the region (with flag REGION: 32 bytes, or 48 with flag
  * WIDE), the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, `bytes` bytes of
  * data follow the extension. The extension of a HELLO is struct tern_hello. The fabric
- * protects the header against corruption: see fabric.h.
+ * protects header and extension against corruption (tcp: by a CRC, transport/tcp/wire.h).
  *
  * The decoder checks the range of each field and that the size of the shape does not
  * overflow. Decoded values are not trusted any further: code that handles a message looks

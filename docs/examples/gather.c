@@ -373,7 +373,7 @@ int main(int argc, char **argv)
 		snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
 		run(&ctx, &listener, signals);
 	}
-	/* None of these is used by one that is freed after it. */
+	/* Each of these may use the ones that are freed after it. */
 	tern_listener_free(listener);
 	tern_context_free(ctx);
 	tern_pool_free(arrivals);

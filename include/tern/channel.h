@@ -181,7 +181,8 @@ TERN_API void tern_listener_free(struct tern_listener *listener);
  * - -EINVAL: malformed address or empty secret;
  * - -ENOTSUP: a secret is set, but this library was built without OpenSSL;
  * - -ENODEV: the fabric is not available on this machine;
- * - -E2BIG: more than eight addresses, or as tern_domain_new();
+ * - -E2BIG: more than eight addresses (one with auto stands for up to four), or as
+ *   tern_domain_new();
  * - -ENOMEM.
  *
  * The call does not block for numeric addresses and for names in /etc/hosts. Any other

@@ -82,7 +82,9 @@ TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base
  * Errors:
  *
  * - -ENODEV: this machine has no driver or no GPU; a log line says which;
- * - -EINVAL: the range is not entirely memory of one device's primary context;
+ * - -EINVAL: the range is not entirely memory of one device, or belongs to a context that
+ *   is not the primary one;
+ * - -EIO, -ENOTRECOVERABLE and the like: the CUDA driver failed;
  * - -ENOSYS: this library was built without CUDA;
  * - -ENOMEM.
  */
