@@ -36,11 +36,12 @@ void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes);
  * characters or more. */
 int tern_addr_split(const char *address, char *host, size_t size, const char **port);
 
-/* True if `host`, as tern_addr_split() returns it, needs no look-up in the DNS: a numeric
- * address, "localhost", or "". */
+/* True if `host`, as tern_addr_split() returns it, is a numeric address without %scope,
+ * "localhost", or "": it certainly needs no look-up in the DNS. */
 bool tern_addr_is_numeric(const char *host);
 
-/* True if `host` is a numeric address of this machine, "localhost", or "". */
+/* True if `host` is a numeric address of this machine (without %scope), "localhost", or
+ * "". */
 bool tern_addr_is_local(const char *host);
 
 /* True if "HOST:PORT" names a loopback address, which no other host reaches. */

@@ -7,14 +7,14 @@
  *
  *   1. If a source (an address without its port; over shm a process) has far more
  *      half-open connections than the newcomer's source, the greedier source loses one:
- *      its oldest if that is overdue, else its newest. So no host keeps another host
- *      out.
+ *      its oldest if that is overdue, else its newest. So no single host keeps another
+ *      host out (unless the two share a counter: TERN_SOURCES).
  *   2. Otherwise the oldest is cut if it is overdue: it has not completed the handshake
  *      within TERN_OVERDUE_NS.
  *   3. Otherwise every fourth newcomer takes the place of the oldest that has sent
- *      nothing. So silent connections keep other connections of their own host out for
- *      four attempts at most, even if each of them is opened again as soon as it is cut:
- *      a newcomer that is admitted has time to send something.
+ *      nothing, if there is one. So about one attempt in four gets past silent
+ *      connections of the same host, even if each of them is opened again as soon as it
+ *      is cut: a newcomer that is admitted has time to send something.
  *   4. Otherwise the newcomer is cut, and dials again. Handshakes under way go on. If
  *      each newcomer cut one of them, then of many diallers that arrive at the same
  *      time, and return when they are cut, none would ever complete its handshake.

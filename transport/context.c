@@ -5,7 +5,7 @@
  *
  * While its thread polls, tern_progress makes no system call of its own. Before sleeping,
  * tern_arm() prepares the ports, sets the timer fd and sets `sleeping`; the next
- * tern_progress undoes that and empties the fds.
+ * tern_progress undoes that, so that the fds of the context itself are quiet again.
  *
  * tern_context_wake() on another thread sets `woken` and then reads `sleeping`;
  * tern_arm() sets `sleeping` and then reads `woken`. Both use sequentially consistent

@@ -55,8 +55,8 @@ void tern_defer(struct tern_context *ctx, struct tern_deferred *deferred);
 int tern_context_port(
 	struct tern_context *ctx, struct tern_fabric *fabric, struct tern_port **out);
 
-/* Time at which the next timer is due; TERN_NEVER: none is set. (The simulator
- * schedules by it.) */
+/* Time at which the next timer is due; TERN_NEVER: none is set, or only to TERN_NEVER.
+ * (The simulator schedules by it.) */
 uint64_t tern_context_next_ns(struct tern_context *ctx);
 
 /* The layer above the transport, which handles the ports' events; set once, by the
@@ -114,7 +114,8 @@ struct tern_context {
 	struct tern_port *ports[];
 };
 
-/* Implemented by the rendezvous layer: fills ctx->user. -ENOMEM. */
+/* Implemented by the rendezvous layer: fills ctx->user. -EINVAL, -ENOTSUP: the secret
+ * cannot be used; -ENOMEM. */
 int tern_rendezvous_init(struct tern_context *ctx);
 
 #endif

@@ -65,7 +65,8 @@ int tern_domain_new_hooked(const struct tern_domain_opts *opts,
 void tern_domain_hold(struct tern_domain *domain, enum tern_tenant tenant);
 void tern_domain_drop(struct tern_domain *domain, enum tern_tenant tenant);
 
-/* All fabrics of this build, in the order of preference of `auto`; NULL-terminated. */
+/* All fabrics, also those that this build lacks (tern_fabric_ops.absent), in the order of
+ * preference of `auto`; NULL-terminated. */
 extern const struct tern_fabric_ops *const tern_fabric_table[];
 
 /* Why the fabric `ops` did not open in the domain; NULL: it did open. */
@@ -79,8 +80,9 @@ bool tern_domain_pins_memory(const struct tern_domain *domain);
 struct tern_fabric *tern_domain_fabric(
 	struct tern_domain *domain, const char *name, size_t name_bytes);
 
-/* True if the fabric of `conn` can send directly from `mem` and receive directly into it.
- * If not, the bytes are staged in host memory: stager.h, bounce.h. */
+/* True if the fabric of `conn` can send from `mem` and receive into it: always for host
+ * memory, although the fabric may copy its bytes (tern_conn_copies()). If not, the bytes
+ * are staged in host memory: stager.h, bounce.h. */
 static inline bool tern_conn_reaches(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {
@@ -88,9 +90,9 @@ static inline bool tern_conn_reaches(
 	       ((conn->caps & TERN_CAP_DEVICE) && conn->port->ops->reaches(conn, mem));
 }
 
-/* True if the fabric of `conn` could not register `mem` with its device, so that the CPU
- * copies the bytes. Peers cannot read such memory and it cannot be the target of a get();
- * everything else works. */
+/* True if the fabric of `conn` could not register `mem` with each of its devices, so that
+ * the CPU copies the bytes. Peers cannot read such memory and it cannot be the target of
+ * a get(); everything else works. */
 static inline bool tern_conn_copies(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {

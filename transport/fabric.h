@@ -16,19 +16,22 @@
  * Blocking. No call blocks or waits, except that listen() and connect() look up a host
  * name in the DNS. Only poll() calls handlers and op->done(). Handlers and done() may
  * call everything but poll() and port_free(). Data accepted by send() and put() may wait
- * in buffers until the next poll() or arm(). What handlers send goes out before their
- * poll() returns, as far as the peer takes it.
+ * in buffers until the next poll() or arm(). What the `message` handler sends goes out
+ * before its poll() returns, as far as the peer takes it; over tcp, what the other
+ * handlers and done() send may wait.
  *
- * Failure. A conn fails once: every op on it is completed with an error (the conn's
- * status, or another one such as -ECANCELED), then the `closed` handler is called, last.
- * After that the conn no longer exists, and neither the fabric nor a peer can access
- * memory through it. This includes reading in place: while a peer reads with peek(), the
- * owner's `closed` is delayed. Bytes of a failed conn may or may not have arrived. A
- * wrong frame, length or region from a peer ends its own conn with -EPROTO and a log line
- * that names the peer; other conns are not affected.
+ * Failure. A conn fails once: every unfinished op on it is completed with an error (the
+ * conn's status, or another one such as -ECANCELED), then the `closed` handler is called,
+ * last. After that the conn no longer exists, and neither the fabric nor a peer can
+ * access memory through it. This includes reading in place: while a peer reads with
+ * peek(), the owner's `closed` is delayed. It does not include borrow(): copies of a
+ * peer's GPU may still read lent memory. Bytes of a failed conn may or may not have
+ * arrived. A wrong frame, length or region from a peer ends its own conn with -EPROTO and
+ * a log line that names the peer (tern_log_stranger() limits the lines about peers
+ * without a handshake); other conns are not affected.
  *
- * Memory is (mem, offset), never a bare pointer, except for message bytes, which are
- * short and copied.
+ * Memory of the caller is (mem, offset), never a bare pointer, except for message bytes,
+ * which are short and copied.
  */
 #ifndef TERN_TRANSPORT_FABRIC_H
 #define TERN_TRANSPORT_FABRIC_H
@@ -59,8 +62,9 @@ enum tern_caps {
 	/* GPU memory may be directly accessible to the fabric; reaches() tells for which
 	 * memory (verbs). */
 	TERN_CAP_DEVICE = 1 << 4,
-	/* Only the end of a process, a close or a protocol error ends the conn, never a
-	 * network. So a reconnect is pointless (shm). */
+	/* The conn ends only for a reason at one of its ends (a process has ended, a
+	 * close, a protocol error, ...), never because of a network. So a reconnect is
+	 * pointless (shm). */
 	TERN_CAP_BOUND = 1 << 5,
 	/* The fabric does not enforce the bounds, the owner and the withdrawal
 	 * (revocation) of a region: it trusts the peer to respect them (verbs, where a
@@ -93,8 +97,10 @@ struct tern_loan {
 	void *priv;       /* used by the fabric */
 };
 
-/* An asynchronous operation (put, get, peek, withdraw). The caller must keep the
- * structure until the fabric calls done(), exactly once, in poll(). */
+/* An asynchronous operation: a put() or get() that returned 0, a peek() that returned
+ * -EAGAIN, a withdraw() that returned -EINPROGRESS. The caller must keep the structure
+ * until the fabric calls done(), exactly once, in poll(). After any other result the
+ * fabric does not use the structure. */
 struct tern_op {
 	void (*done)(struct tern_op *op, int status);
 	struct tern_conn *conn; /* set by put() and get() */
@@ -128,11 +134,14 @@ struct tern_port_handler {
 	 * - -ECANCELED: after close() of a conn that was not up yet;
 	 * - -ECONNREFUSED, -ETIMEDOUT, ...: the conn never came up;
 	 * - -ECONNRESET: cut, or EOF;
-	 * - -ETIMEDOUT, -ENETDOWN: the network path was lost; the peer may be alive;
+	 * - -ETIMEDOUT, -ENETDOWN: the network path or our device was lost; the peer may
+	 *   be alive;
 	 * - -EPIPE: the peer's process is known to have ended;
 	 * - -EPROTO: the peer violated the protocol;
 	 * - -EFAULT: memory of ours that was given to the conn is no longer mapped, or no
-	 *   longer writable.
+	 *   longer writable;
+	 * - what `message` returned;
+	 * - others, such as -EIO, -EREMOTEIO, -ENOMEM: a device or this process failed.
 	 */
 	void (*closed)(void *arg, struct tern_conn *conn, int status);
 };
@@ -152,11 +161,12 @@ struct tern_port_opts {
 	void *arg; /* first argument of the handlers */
 	/* Largest message in either direction; both ends use the same value. */
 	uint32_t message_bytes;
-	/* Verbs: name of the only RDMA device to use; NULL: all devices. */
+	/* Verbs: name of the RDMA device to use for addresses that name none
+	 * (HOST:PORT@DEVICE); NULL: any device. */
 	const char *device;
 	/* The caller gives up a conn when unanswered_ns() reaches this, so the fabric
-	 * must probe the peer's host often enough to measure this time. 0: the caller
-	 * never gives up. */
+	 * must probe the peer's host often enough to measure this time. 0, TERN_NEVER:
+	 * the caller never gives up. */
 	uint64_t unreachable_ns;
 };
 
@@ -172,7 +182,7 @@ struct tern_fabric_ops {
 	 * the fabric is built in. */
 	const char *absent;
 	/* Version of the fabric's own protocol: what its two ends exchange besides the
-	 * messages of the layer above. For `tern --version`; 0: it has none. */
+	 * messages of the layer above. For `tern --version`; 0: it has no number. */
 	unsigned wire_version;
 	/* True: only simulated domains open this fabric, and they open no others. */
 	bool simulated;
@@ -232,16 +242,18 @@ struct tern_fabric_ops {
 
 	/*
 	 * Listens at `address` (without "NAME://"). -EINVAL: malformed; -EADDRINUSE,
-	 * -EADDRNOTAVAIL, -EACCES; errors of tern_addr_resolve(). lsn_address() returns
-	 * the address to connect to, valid as long as lsn.
+	 * -EADDRNOTAVAIL, -EACCES; -ENODEV: no such RDMA device; -EMFILE, -ENOMEM; errors
+	 * of tern_addr_resolve(). lsn_address() returns the address to connect to, valid
+	 * as long as lsn.
 	 */
 	int (*listen)(struct tern_port *port, const char *address, struct tern_lsn **out);
 	const char *(*lsn_address)(struct tern_lsn *lsn);
 	void (*lsn_close)(struct tern_lsn *lsn); /* stops now; accepted conns stay */
 
 	/* Starts to connect; `up` or `closed` follows. Nothing may be sent before `up`.
-	 * The fabric has no time limit for this: the caller has one, and closes the conn.
-	 * -EINVAL: malformed; -EMFILE, -ENOMEM. */
+	 * The fabric need not limit the time for this: the caller has a limit, and closes
+	 * the conn. -EINVAL: malformed; -EMFILE, -ENOMEM; verbs also: -ENODEV,
+	 * -EADDRNOTAVAIL (the device asked for), errors of tern_addr_resolve(). */
 	int (*connect)(
 		struct tern_port *port, const char *address, struct tern_conn **out);
 
@@ -256,7 +268,8 @@ struct tern_fabric_ops {
 
 	/*
 	 * Time for which the peer's host (its kernel, its NIC) has not answered a probe;
-	 * 0: it answers. The peer's program takes no part: a program that does not poll
+	 * 0: it answers, or (verbs) the fabric itself ends the conn when a probe stays
+	 * unanswered. The peer's program takes no part: a program that does not poll
 	 * counts as answering. The time counts only up to a probe whose answer is
 	 * overdue, so a path that returned in time is never given up because nobody has
 	 * probed it again.
@@ -272,7 +285,8 @@ struct tern_fabric_ops {
 	 * Sends one message: `head` (a multiple of 8 bytes), then `payload` of
 	 * `payload_bytes`; together at most message_bytes. When it returns 0, both were
 	 * copied or sent. -EAGAIN: the send queue is full and nothing was queued;
-	 * `writable` follows. -ENOTCONN: the conn failed, `closed` follows. A message
+	 * `writable` follows. -ENOTCONN: the conn failed or was closed, `closed` follows.
+	 * A message
 	 * that is longer than the receiver's message_bytes ends the receiver's conn with
 	 * -EPROTO.
 	 */
@@ -320,7 +334,8 @@ struct tern_fabric_ops {
 	/*
 	 * Lets the peer of `conn` access (mem, offset, bytes), also through any later
 	 * conn of this port with the same conn->owner (a reconnect, another rail).
-	 * Constant time, no system call. bytes may be 0. -EAGAIN: too many ranges are
+	 * Constant time, no system call, except that the first guarded region of a verbs
+	 * port allocates a table (-ENOMEM). bytes may be 0. -EAGAIN: too many ranges are
 	 * exposed; -ENOTSUP: the fabric cannot access this kind of memory (see
 	 * tern_conn_reaches).
 	 */
@@ -375,17 +390,17 @@ struct tern_fabric_ops {
 	 * that writes this detail. Both may be NULL. */
 	const char *about_name;
 	void (*about)(char *out, size_t size);
-	/* Describes up to `max` RDMA devices, one entry for each port of a device.
-	 * Returns the number of entries that exist. NULL: the fabric has no such
-	 * devices. */
+	/* Describes the RDMA devices in at most `max` entries, one for each port of a
+	 * device. Returns the number of ports, which may be more. NULL: the fabric has no
+	 * such devices. */
 	int (*devices)(
 		struct tern_fabric *fabric, struct tern_rdma_device *out, unsigned max);
 
 	/*
 	 * Sends waiting data, receives, completes operations and calls handlers; about
 	 * `budget` events at most, so that one busy conn does not delay the others and
-	 * the timers. (tcp accepts connections even when the budget is used up.) Returns
-	 * the number of events.
+	 * the timers. (tcp and verbs handle new connections even when the budget is used
+	 * up; verbs has the budget for each device.) Returns the number of events.
 	 */
 	int (*poll)(struct tern_port *port, int budget);
 	/* Sends waiting data and prepares for sleep. 0: fd() becomes readable at the next
@@ -445,8 +460,8 @@ struct tern_conn {
 	 * ones. */
 	uint64_t chunk_bytes;
 	/* Puts of at least this size should use another conn than messages do, because
-	 * messages sent after a put wait until its bytes are sent. 0: messages do not
-	 * wait for puts (verbs). */
+	 * messages sent after a put wait until its bytes are sent. 0: another conn would
+	 * bring nothing (shm, verbs). */
 	uint64_t bulk_bytes;
 	/* Number of GPU memories of the peer that this process has open for borrow(). */
 	uint32_t lent_count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows: ranges of memory into which peers may write by sending messages (see
- * window.c). */
+/* Windows: ranges of memory into which peers may write by puts that this process checks
+ * and carries out itself (see window.c). */
 #ifndef TERN_TRANSPORT_WINDOW_H
 #define TERN_TRANSPORT_WINDOW_H
 
@@ -34,8 +34,9 @@ int tern_windows_init(struct tern_windows *windows);
 void tern_windows_fini(struct tern_windows *windows);
 
 /* Opens a window on the `bytes` bytes at `base`, for connections with this `owner`. *out
- * is the region to send to the peer; its word[0] has what tern_window_find() takes: the
- * generation, shifted left by 32 bits, and the entry. -EAGAIN: all entries are in use. */
+ * is the region to send to the peer (verbs sends its own, with this word[0]); word[0] has
+ * what tern_window_find() takes: the generation, shifted left by 32 bits, and the entry.
+ * -EAGAIN: all entries are in use. */
 int tern_window_expose(struct tern_windows *windows, void *owner, char *base,
 	uint64_t bytes, enum tern_access access, struct tern_region *out);
 
