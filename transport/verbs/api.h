@@ -31,12 +31,15 @@ struct tern_verbs_api {
 	 * Makes fork() safe for registered memory: must be called before anything is
 	 * registered. Without it, a fork() of this process could replace registered pages
 	 * by copies, which the device does not see. Linux 5.12 and later copy such pages
-	 * for the child, so there the function does nothing. -EINVAL: something in this
-	 * process has registered memory before; -ENOSYS: the kernel cannot do it.
+	 * for the child, so there, with rdma-core 35 or later, the function does nothing.
+	 * -EINVAL: something in this process has registered memory before; -ENOSYS: the
+	 * kernel cannot do it.
 	 */
 	int (*prepare_fork)(void);
 
-	/* Connections: each function calls rdma_NAME(3) of librdmacm. */
+	/* Connections: each function except retire_id calls rdma_NAME(3) of librdmacm.
+	 * Event channels are non-blocking; destroy_event_channel may destroy them later,
+	 * after their retired ids. */
 	int (*create_event_channel)(struct rdma_event_channel **out);
 	void (*destroy_event_channel)(struct rdma_event_channel *channel);
 	int (*get_cm_event)(
@@ -45,9 +48,9 @@ struct tern_verbs_api {
 	int (*create_id)(struct rdma_event_channel *channel, struct rdma_cm_id **out,
 		void *context); /* port space RDMA_PS_TCP */
 	int (*destroy_id)(struct rdma_cm_id *id);
-	/* As destroy_id, for an id that was connected. Destroying such an id may block
-	 * for a minute, so another thread does it. After this call, get_cm_event()
-	 * reports no more events of the id. */
+	/* As destroy_id, for an id that may have been connected. Destroying a connected
+	 * one may block for a minute, so another thread does it. After this call,
+	 * get_cm_event() reports no more events of the id. */
 	void (*retire_id)(struct rdma_cm_id *id);
 	int (*set_option)(
 		struct rdma_cm_id *id, int level, int name, void *value, size_t bytes);
@@ -93,8 +96,8 @@ struct tern_verbs_api {
 	/* As ibv_reg_dmabuf_mr(3). -ENOSYS: rdma-core is older than version 34. */
 	int (*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes,
 		uint64_t address, int fd, int access, struct ibv_mr **out);
-	/* True if the kernel module nvidia-peermem is loaded, so that reg_mr accepts GPU
-	 * addresses. */
+	/* True if the kernel module nvidia-peermem, or nv_peer_mem before it, is loaded,
+	 * so that reg_mr accepts GPU addresses. */
 	bool (*has_peermem)(void);
 	int (*dereg_mr)(struct ibv_mr *mr);
 	int (*create_comp_channel)(

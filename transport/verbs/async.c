@@ -6,7 +6,7 @@
  * read an event of another port's conn. So this file keeps process-wide lists of all
  * fabrics, all ports and all conns with a queue pair: the thread that reads an event
  * finds the objects that it concerns, and wakes their ports. Events of unknown objects
- * belong to another user of librdmacm in this process.
+ * belong to a conn that has ended, or to another user of librdmacm in this process.
  *
  * The lock protects the lists and the lifetime of their members. Lock order: this lock
  * first, then a fabric's own lock.

@@ -9,8 +9,9 @@
  * completed with the conn's status (-ECANCELED if that is 0), and `closed` is called
  * last.
  *
- * The librdmacm id is kept for a while as a "zombie". As long as an id exists, the kernel
- * retransmits its disconnect if that was lost, and librdmacm keeps the device open.
+ * The librdmacm id is kept for a while as a "zombie", unless the peer has disconnected or
+ * the conn was never connected. As long as an id exists, the kernel retransmits its
+ * disconnect if that was lost, and librdmacm keeps the device open.
  */
 #include <errno.h>
 #include <string.h>

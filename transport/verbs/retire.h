@@ -7,8 +7,8 @@
 #include <rdma/rdma_cma.h>
 #include <stdbool.h>
 
-/* Destroys the id later, on a background thread. The id must have no queue pair any
- * more. */
+/* Destroys the id later, on a background thread; without memory or a thread at once,
+ * which may block. The id must have no queue pair any more. */
 void verbs_retire_id(struct rdma_cm_id *id);
 /* Destroys the event channel, after the retired ids of this channel. It must have no
  * other ids. */

@@ -5,8 +5,8 @@
  * The ring (conn->ring) has one entry for each work request in the send queue, in the
  * same order. Completions arrive in this order too, and one completion covers all
  * requests before it. So only some requests ask for a completion: the last piece of every
- * put, every read, and one message in several (more often if messages hold slots, because
- * a slot is freed only by a completion).
+ * put, every read, every probe, the BYE, and one in several of the others (more often if
+ * they hold slots, because a slot is freed only by a completion).
  *
  * Work requests are collected and posted together, with one doorbell: when the batch is
  * full, at the beginning and the end of every poll, and in arm().
@@ -116,7 +116,7 @@ static struct ibv_send_wr *next(struct verbs_conn *conn, const struct verbs_wr *
 	return wr;
 }
 
-/* Largest number of messages in the send queue without a request for a completion. */
+/* Number of work requests of which at least one asks for a completion. */
 static uint32_t signal_limit(const struct verbs_conn *conn)
 {
 	return TERN_MIN(conn->depth / 4, 64u);

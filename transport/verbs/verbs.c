@@ -68,9 +68,10 @@ void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
 	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
 }
 
-/* Registers one memory with a device. The caller holds the lock. -ENOMEM: the limit of
- * locked memory is too low. Returns 0 also if the device refuses this memory: the bytes
- * of host memory are then copied to slots, GPU memory is staged in host memory. */
+/* Registers one memory with a device. The caller holds the lock. -ENOMEM: mostly, the
+ * limit of locked memory is too low. Returns 0 also if the device refuses this memory:
+ * the bytes of host memory are then copied to slots, GPU memory is staged in host
+ * memory. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {
@@ -89,8 +90,9 @@ static int register_with(struct verbs_fabric *fabric, struct verbs_device *devic
 		return 0;
 	}
 	explain_refusal(fabric, device, reg->mem, r, env);
-	/* -ENOMEM: the limit of locked memory is too low. Further registrations would
-	 * fail too, and for all of them another fabric would be faster than copying. */
+	/* -ENOMEM: mostly, the limit of locked memory is too low. Then further
+	 * registrations would fail too, and for all of them another fabric would be
+	 * faster than copying. */
 	return r == -ENOMEM ? r : 0;
 }
 
@@ -394,7 +396,8 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 }
 
 /* Finds the first IP address in the GIDs of the device's active ports. GIDs of InfiniBand
- * contain no IP address. */
+ * contain no IP address; those with the default prefix look like link-local ones, and are
+ * skipped. */
 static bool address_by_gids(struct verbs_fabric *fabric,
 	const struct verbs_device *device, struct tern_addr *out)
 {

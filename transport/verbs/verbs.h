@@ -17,9 +17,9 @@
  *
  * Each conn has one reliable queue pair. Messages are SENDs that arrive in slots
  * (registered buffers) posted to a shared receive queue (or to the queue pair's own
- * receive queue, if the device has no shared ones). A put is an RDMA WRITE and a get an
- * RDMA READ between registered memories. The order on the queue pair is the order that
- * fabric.h requires.
+ * receive queue, if there is no shared one or it is full). A put is an RDMA WRITE and a
+ * get an RDMA READ between registered memories (in several pieces, if it is large). The
+ * order on the queue pair is the order that fabric.h requires.
  *
  * Flow control. When two ends connect, each grants the other a window: a number of
  * messages that may be in flight. The granting end posts a slot for each of these
@@ -33,10 +33,10 @@
  * send their puts as messages, which are checked and copied (window.c), and get() is not
  * available.
  *
- * Memory that a device refuses to register is transferred in the same way: its owner
- * exposes it as a guarded region, into which the peer puts by messages; it cannot be
- * exposed for reading; and puts from it are copied to slots first. So tensors in such
- * memory are copied once more, but the conn stays up.
+ * Host memory that a device refuses to register, except with -ENOMEM, is transferred in
+ * the same way: its owner exposes it as a guarded region, into which the peer puts by
+ * messages; it must not be exposed for reading; and puts from it are copied to slots
+ * first. So tensors in such memory are copied once more, but the conn stays up.
  */
 #ifndef TERN_TRANSPORT_VERBS_VERBS_H
 #define TERN_TRANSPORT_VERBS_VERBS_H
@@ -70,8 +70,8 @@ enum verbs_flags {
 };
 
 /* Private data of a connection request and of its answer, little-endian. The size is
- * limited by the smallest limit of all transports: 56 bytes of InfiniBand's REQ, minus
- * those that librdmacm uses itself. */
+ * limited by the smallest limit of all transports: 56 bytes, which librdmacm leaves of
+ * the 92 bytes of InfiniBand's REQ. */
 struct verbs_greeting {
 	uint32_t magic;
 	uint16_t version;
@@ -132,7 +132,8 @@ struct verbs_opts {
 	/* Names of the devices to use; none: all devices. */
 	char devices[VERBS_DEVICES_MAX][VERBS_NAME_MAX];
 	unsigned device_count;
-	/* Local address that conns are bound to; len 0: the system chooses. */
+	/* Local address to connect from, unless a device was chosen (verbs_choose()); len
+	 * 0: the system chooses. */
 	struct tern_addr from;
 	/* Index in the GID table of the first device: `from` becomes the IP address of
 	 * this GID. -1: the option gid= was not given. */
@@ -144,8 +145,8 @@ struct verbs_opts {
 	unsigned retry_count;
 	unsigned depth;      /* size of a queue pair's send queue, in work requests */
 	unsigned inline_max; /* inline data to request from the device, in bytes */
-	/* Largest number of RDMA READs in flight on a conn; the device may allow
-	 * fewer. */
+	/* Largest number of RDMA READs in flight on a conn; the devices of both ends may
+	 * allow fewer. */
 	unsigned read_max;
 	bool no_srq, guard;
 };
@@ -157,9 +158,10 @@ int verbs_opts_parse(const char *text, struct verbs_opts *out, char *error, size
 /* ---- the fabric: verbs.c ---- */
 
 struct verbs_device {
-	/* Opened by librdmacm for the whole process, never closed. */
+	/* Opened by librdmacm for the whole process. This fabric never closes it;
+	 * librdmacm may close a removed device when its last id is destroyed. */
 	struct ibv_context *context;
-	struct ibv_pd *pd; /* NULL: the device is not in use yet */
+	struct ibv_pd *pd; /* NULL: the device is not in use (yet, or any more) */
 	struct ibv_device_attr attr;
 	unsigned index;
 	unsigned user_count; /* number of ports that have a verbs_queue on the device */
@@ -183,7 +185,7 @@ struct verbs_reg {
 	 * lock. */
 	_Atomic uint32_t lkeys[VERBS_DEVICES_MAX], rkeys[VERBS_DEVICES_MAX];
 	/* How the devices access the memory, as text for people ("dma-buf"); NULL: at
-	 * least one device cannot access it. */
+	 * least one device cannot access it, or no device is in use. */
 	_Atomic(const char *) way;
 	/* The same for each device; protected by the fabric's lock. */
 	const char *ways[VERBS_DEVICES_MAX];
@@ -274,7 +276,7 @@ _Static_assert(VERBS_SLOT_BYTES % 64 == 0, "slots stay aligned");
  * slots. */
 #define VERBS_SLAB_SLOTS 256u
 /* Largest number of slabs that a port has for one device: enough for about 7,000 conns,
- * at 310 KB each. */
+ * at 310 KB each (more for conns made while there are at most VERBS_FEW). */
 #define VERBS_SLABS_MAX 1024u
 
 enum verbs_slot_place { VERBS_SLOT_FREE, VERBS_SLOT_SENDING, VERBS_SLOT_POSTED };
@@ -320,12 +322,12 @@ struct verbs_slots {
  * closing conn to send its data, VERBS_LINGER_NS for a disconnect to be acknowledged. */
 #define VERBS_ACCEPT_NS (5 * TERN_NS_PER_S)
 /* Largest number of half-open conns of a port (transport/admission.h). Each has a queue
- * pair and 310 KB of registered memory. */
+ * pair and at least 310 KB of registered memory. */
 #define VERBS_HALF_OPEN_MAX 256u
 #define VERBS_FLUSH_NS      TERN_NS_PER_S
 #define VERBS_LINGER_NS     (200 * TERN_NS_PER_MS)
-/* While a port is busy, it checks for events other than completions once in this many
- * polls. */
+/* A port checks for events other than completions once in this many polls, and after a
+ * sleep or a failed work request. */
 #define VERBS_ASK_POLLS 64u
 
 struct verbs_conn;
@@ -371,8 +373,9 @@ struct verbs_port {
 	 * because of the option guard=on or because a device could not register it.
 	 * Allocated at the first use. */
 	struct tern_windows windows;
-	char device[VERBS_NAME_MAX]; /* name of the only device to use; "": all devices */
-	struct verbs_conn **table;   /* conns, by verbs_conn.index */
+	/* Name of the device for addresses that name none; "": any device. */
+	char device[VERBS_NAME_MAX];
+	struct verbs_conn **table; /* conns, by verbs_conn.index */
 	uint32_t table_count;
 	unsigned conn_count;
 	/* Earliest of all deadlines of the port; UINT64_MAX: none. */
@@ -383,9 +386,10 @@ struct verbs_port {
 	/* A device is dead; its verbs_queue must be freed when it has no more conns. */
 	bool bereft;
 	/* Accepted conns that have not completed the session's handshake. Those that have
-	 * completed it meanwhile are removed by forget_owned(). */
+	 * completed it meanwhile stay here until forget_owned() removes them. */
 	struct tern_admission half_open;
-	/* Set by another thread: a conn has an async_status, or a device is dead. */
+	/* Set by any thread (async.c): a conn has an async_status, or a device is
+	 * dead. */
 	atomic_bool events;
 };
 
@@ -424,7 +428,7 @@ enum verbs_state {
 	VERBS_ACCEPTING,
 	VERBS_UP,
 	/* Closed by the user with `flush`: ends when all data, and a BYE after it, was
-	 * sent. */
+	 * sent, or after VERBS_FLUSH_NS. */
 	VERBS_FLUSHING,
 	VERBS_ENDING,
 };
@@ -480,7 +484,7 @@ struct verbs_conn {
 	 * asynchronous event. */
 	atomic_int async_status;
 	struct verbs_lsn *lsn;
-	/* In port->half_open: accepted, and not part of a session yet. */
+	/* In port->half_open: accepted, and not known yet to be part of a session. */
 	struct tern_half_open half_open;
 	struct rdma_cm_id *id;
 	struct verbs_queue *queue; /* NULL: the conn has no device yet */
@@ -593,11 +597,11 @@ bool verbs_is_choice(const struct verbs_port *port, const struct verbs_choice *c
 /* ---- slot.c ---- */
 
 void verbs_slots_fini(struct verbs_queue *queue);
-/* Adds slabs until `count` more slots are free and not reserved. -ENOMEM; -EIO: the
- * device refuses to register more memory. */
+/* Adds slabs until `count` slots and VERBS_SEND_COMMON more are free and not reserved.
+ * -ENOMEM; -EIO: the device is dead, or refuses to register more memory. */
 int verbs_slots_grow(struct verbs_queue *queue, uint32_t count);
 /* Takes a free slot for sending. Returns its index; -EAGAIN: none is free, apart from
- * those reserved for other conns. */
+ * those reserved for other conns and for receiving. */
 int verbs_slot_take(struct verbs_conn *conn);
 /* Frees a slot after the SEND or RDMA WRITE from it has completed. */
 void verbs_slot_give(struct verbs_queue *queue, uint32_t slot);
@@ -681,7 +685,7 @@ void verbs_cm_heard(struct verbs_conn *conn);
 
 /* Makes a conn. `state`: RESOLVING at the connecting end, ACCEPTING at the other end. */
 struct verbs_conn *verbs_conn_new(struct verbs_port *port, enum verbs_state state);
-/* Changes the state, if the diagram has this transition. */
+/* Changes the state. The diagram must have this transition (asserted). */
 void verbs_conn_enter(struct verbs_conn *conn, enum verbs_state next);
 /* Makes the queue pair, on the device to which librdmacm has bound the id. */
 int verbs_conn_open(struct verbs_conn *conn);
