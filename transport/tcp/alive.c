@@ -35,8 +35,8 @@ static void keep_alive(struct tcp_conn *conn)
 	uint64_t interval_s = unreachable_ns / KEEP_ALIVE_PARTS / TERN_NS_PER_S + 1;
 	int one = 1, seconds = (int)interval_s, tries = KEEP_ALIVE_TRIES;
 
-	/* A caller that never gives up a host, or only after 37 days or more, needs no
-	 * probes. */
+	/* A caller that never gives up a host, or only after about 38 days or more, needs
+	 * no probes. */
 	if (conn->question.keeps_alive || !unreachable_ns ||
 		interval_s > KEEP_ALIVE_MAX_S)
 		return;

@@ -3,24 +3,25 @@
  * poll and arm of the tcp fabric: the order in which conns send and receive.
  *
  * A port with at most TCP_DIRECT_MAX conns reads each of them in every poll, and asks the
- * engine (epoll or io_uring) which sockets are ready only in every 32nd poll. So data
- * that has arrived is read without asking first, and the kernel does less work for
- * sockets that it need not watch. With more conns, or when listeners or connecting conns
- * may have events, the engine reports which sockets are ready. The kernel is told what to
- * watch as late as possible: before sleep, or before the engine is asked.
+ * engine (epoll or io_uring) which sockets are ready, listeners included, only in every
+ * 32nd poll. So data that has arrived is read without asking first, and the kernel does
+ * less work for sockets that it need not watch. With more conns, or while a conn is
+ * connecting, every poll asks the engine. The kernel is told what to watch as late as
+ * possible: before sleep, or before the engine is asked.
  *
  * With one conn, the first poll after a sleep reads the conn, and asks the engine only if
- * the conn had no data. With two conns, or with a full socket, that poll only asks the
- * engine, which costs no more than one failed read. (io_uring answers without a system
+ * nothing was sent or received. With two conns, or with a full socket, that poll only asks
+ * the engine, which costs no more than one failed read. (io_uring answers without a system
  * call, so it is asked in any case.)
  *
  * Peers can send more than the budget of a poll, again and again. So listeners, and conns
- * that are being set up, are handled however much was received.
+ * that are being set up, are handled in every 32nd poll however much was received.
  *
- * A poll skips sockets on which it would find nothing: a socket that has been full since
- * the last poll, and the socket of the only conn if it was empty and something has been
- * sent after that, which the peer cannot have answered yet. Each such socket is skipped
- * once and then tried again, whether or not the thread has slept.
+ * A poll that reads the conns directly skips sockets on which it would find nothing: a
+ * socket that has been full since the last poll, and the socket of the only conn if it was
+ * empty and something has been sent after that, which the peer cannot have answered yet.
+ * Each such socket is skipped once and then tried again, whether or not the thread has
+ * slept.
  *
  * A skipped socket is handled late but not forgotten: arm() tells the engine about every
  * conn, and the engine then checks its socket. epoll is level-triggered. A poll request
@@ -32,9 +33,9 @@
  * where the engine sees them. So after arm() the descriptor is readable exactly when
  * there is work.
  *
- * Callbacks run only in poll(). Each list is taken over as a whole before it is walked:
- * callbacks may change the port's lists, and what they add is handled in the next poll,
- * so that no poll runs for ever.
+ * Callbacks run only in poll(). Each list of callbacks to call is taken over as a whole
+ * before it is walked: callbacks may change the port's lists, and what they add is handled
+ * later in this poll or in the next one, so that no poll runs for ever.
  */
 #include <errno.h>
 #include <sys/epoll.h>

@@ -10,14 +10,15 @@
  * 32 bytes of a header, or the body of a message). So an idle conn occupies no part of
  * the stage. (Only if a poll has reached its budget, unhandled bytes of one conn stay in
  * the stage until the next poll.) The bulk of a put is received directly into its target,
- * and the same call also receives the next header.
+ * and the call that may complete it also receives the next header.
  *
- * A message that is complete in the stage and aligned is delivered without a copy. The
- * first message of a read is aligned: the stage is filled from 32 bytes before a multiple
- * of 64, so that the message after the header starts at that multiple. Other messages are
- * copied into the conn's body buffer.
+ * A message that is complete in the stage and aligned is delivered without a copy. A
+ * message whose header begins the stage is aligned: the stage is filled from 32 bytes
+ * before a multiple of 64, so that the message after the header starts at that multiple.
+ * Most other messages are copied into the conn's body buffer.
  *
- * header_arrived() checks every field of a header before anything is done with it.
+ * header_arrived() checks every field of a header before anything is done with it, except
+ * the CRC of a message: message_arrived() checks it, since it also covers the head.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -16,8 +16,8 @@
  * an eighth of unreachable_ns (at least 1 s, at most 120 s), so that several
  * retransmissions go unanswered before the caller gives up the peer. It is also long
  * enough that the kernel, which gives up after 15 retransmissions, does not give up
- * first, unless unreachable_ns is above a quarter of an hour: in that case the session
- * reconnects.
+ * first, unless unreachable_ns is above about a quarter of an hour: in that case the
+ * session reconnects.
  */
 #define ASK_PARTS  8u
 #define RTO_MIN_NS TERN_NS_PER_S

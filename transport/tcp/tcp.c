@@ -3,9 +3,10 @@
  * The tcp fabric: opening, listening, connecting and ending. Sending and receiving are in
  * tx.c and rx.c, and their order in port.c.
  *
- * All failures and ends go through tcp_conn_end(): it closes the socket and removes the
- * conn from every list except port->conns, so no further byte can be written to memory;
- * the next poll calls the callbacks. The conn is freed only after `closed` was called.
+ * All failures and ends go through tcp_conn_end(): it closes the socket, and moves the
+ * conn from every other list except port->conns to port->ended, so no further byte can be
+ * written to memory. The current or next poll calls the callbacks. The conn is freed only
+ * after `closed` was called.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -22,9 +23,10 @@
 #include "transport/tcp/tcp.h"
 
 #define EAGER_BYTES 16384u
-/* Bytes of one put of a large tensor. The rendezvous layer keeps at most four such puts
- * in flight, so a message waits for at most four of them to be sent. Smaller puts need
- * more system calls and reach less bandwidth: docs/log/performance.md. */
+/* CHUNK_BYTES: bytes of one put on a conn that messages use too. The rendezvous layer
+ * keeps at most four such puts in flight, so a message waits for at most four of them to
+ * be sent. Smaller puts need more system calls and reach less bandwidth:
+ * docs/log/performance.md. */
 #define CHUNK_BYTES (512ull << 10)
 #define BULK_BYTES  (2ull << 20)
 
@@ -247,7 +249,7 @@ static struct tcp_conn *conn_new(struct tcp_port *port, int fd, enum tcp_state s
 	return conn;
 }
 
-/* Changes the state, if the diagram in tcp.h has this transition. */
+/* Changes the state. The diagram in tcp.h must have this transition (asserted). */
 static void enter(struct tcp_conn *conn, enum tcp_state next)
 {
 	static const uint8_t edges[] = {
@@ -407,7 +409,7 @@ static int tcp_connect(
 	return 0;
 }
 
-/* True if the socket is connected to itself. That happens when it connects to an
+/* True if the socket is connected to itself. That can happen when it connects to an
  * ephemeral port of this machine at which no process listens (TCP simultaneous open). */
 static bool is_itself(int fd)
 {
@@ -437,9 +439,9 @@ int tcp_conn_connected(struct tcp_conn *conn)
 	}
 	enter(conn, TCP_UP);
 	free(TERN_TAKE(conn->targets));
-	/* The socket is not watched until the thread is about to sleep: watching costs
-	 * kernel time for every received byte, and the socket is almost always
-	 * writable. */
+	/* The socket is not watched until the thread is about to sleep or (with more than
+	 * TCP_DIRECT_MAX conns) asks the engine: watching costs kernel time for every
+	 * received byte, and the socket is almost always writable. */
 	tcp_watch_remove(port, &conn->watch);
 	tcp_watch_want(port, &conn->watch, EPOLLIN);
 	port->base.handler->up(port->base.handler_arg, &conn->base);

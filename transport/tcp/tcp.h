@@ -33,10 +33,10 @@
 #define TCP_STAGE_BYTES     (64u << 10)
 #define TCP_STAGE_PUT_BYTES 4096u
 /*
- * One system call moves at most TCP_CALL_BYTES, and the turn of a conn ends with the call
- * that reaches this limit. Other conns, and answers to messages, must wait until the turn
- * ends. With at most TCP_DIRECT_MAX conns, at most one other conn waits, so a call moves
- * up to TCP_LONE_CALL_BYTES.
+ * One system call moves about TCP_CALL_BYTES at most, and the turn of a conn ends with
+ * the call that reaches this limit. Other conns, and answers to messages, must wait until
+ * the turn ends. With at most TCP_DIRECT_MAX conns, at most one other conn waits, so a
+ * call moves up to TCP_LONE_CALL_BYTES.
  *
  * While one conn carries small tensors, calls on the other conns are limited to
  * TCP_SHORT_CALL_BYTES, so that the small tensors wait less. This limit begins with two
@@ -53,9 +53,11 @@
  * trip; asking adds 1 us with io_uring and 0.5 us with epoll. */
 #define TCP_DIRECT_MAX 2
 /* With at most TCP_DIRECT_MAX conns, the engine is asked for other events, such as new
- * connections, only once in this many polls. */
+ * connections, only once in this many polls, unless a conn is connecting or the thread
+ * has slept. */
 #define TCP_ASK_POLLS 32
-/* Time limit for a closed conn to send the data that it has accepted before. */
+/* Time limit for a closed conn to send the data that it has accepted before, and to get
+ * the peer's FIN. */
 #define TCP_LINGER_NS TERN_NS_PER_S
 /* Largest message of a peer that has not finished its handshake (conn->owner not set). */
 #define TCP_STRANGER_BYTES 4096u
@@ -110,7 +112,8 @@ struct tcp_engine_ops {
 	/* Stops watching. Must be called before the descriptor is closed. No event is
 	 * reported for the watch afterwards. */
 	void (*remove)(struct tcp_port *port, struct tcp_watch *watch);
-	/* Calls tcp_watch_got() for each ready descriptor. Does not wait. */
+	/* Calls tcp_watch_got() for ready descriptors, at most 64 in one call. Does not
+	 * wait. */
 	void (*collect)(struct tcp_port *port);
 	/* Prepares for sleep. 0: the descriptor of fd() is readable as soon as collect()
 	 * would report something. -EAGAIN: do not sleep, poll again. */
@@ -202,8 +205,9 @@ struct tcp_lsn {
  *
  * An accepted conn starts in UP. FLUSHING: close was asked for, and accepted data is
  * still being sent. LINGERING: all data and a FIN were sent; the conn waits for the
- * peer's FIN. A failure leads from any state to ENDED: the socket is closed, memory is no
- * longer accessed, and only the callbacks are still to be called.
+ * peer's FIN. A failure, or a close without `flush`, leads from any state to ENDED: the
+ * socket is closed, memory is no longer accessed, and only the callbacks are still to be
+ * called.
  */
 enum tcp_state {
 	TCP_CONNECTING,
@@ -335,7 +339,8 @@ static inline void tcp_talks(struct tcp_conn *conn)
 	port->talked_at = port->polls;
 }
 
-/* Largest number of bytes that one system call may now send or receive on this conn. */
+/* Largest number of bytes, about, that one system call may now send or receive on this
+ * conn. */
 static inline size_t tcp_call_bytes(struct tcp_conn *conn)
 {
 	const struct tcp_port *port = tcp_conn_port(conn);

@@ -9,8 +9,8 @@
  * Invariant: the positions of the ops never decrease along the list and lie in [head,
  * tail], so bytes leave in the order of the calls.
  *
- * When the ring is empty, the next message is put at its beginning: a conn that never has
- * much to send uses little memory, and always the same cache lines.
+ * When ring and list are empty, the next message is put at the ring's beginning: a conn
+ * that never has much to send uses little memory, and always the same cache lines.
  */
 #include <errno.h>
 #include <string.h>

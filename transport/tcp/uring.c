@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The io_uring engine: detects ready sockets by one-shot poll requests. Polls are
- * submitted when the caller is about to sleep or asks which sockets are ready, all with
- * one system call; completions are found in shared memory without a call. Sockets that
- * are read without asking have no poll in flight, so spinning costs the kernel nothing
- * extra.
+ * submitted when the caller is about to sleep or asks which sockets are ready, mostly all
+ * with one system call; completions are found in shared memory without a call. Sockets
+ * that are read without asking have at most the poll in flight that was submitted before
+ * a sleep, so spinning costs the kernel almost nothing extra.
  *
  * Data is not received through the ring: measurements showed that this is no faster while
  * sleeping, and slower while spinning, than plain calls on ready sockets. And since no

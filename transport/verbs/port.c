@@ -161,8 +161,8 @@ int verbs_queue_reserve(struct verbs_queue *queue, int entries)
 /* ---- completions ---- */
 
 /* Ends a conn whose work request was flushed or failed. The connection manager may know
- * the reason, so the poll reads its events before it calls `closed`: conn_event() may
- * change the status. */
+ * the reason, so `turn` makes the poll read its events, mostly before `closed` is called:
+ * conn_event() may change the status. */
 static void flushed(struct verbs_conn *conn, int status)
 {
 	verbs_conn_port(conn)->turn = VERBS_ASK_POLLS;

@@ -396,8 +396,7 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 }
 
 /* Finds the first IP address in the GIDs of the device's active ports. GIDs of InfiniBand
- * contain no IP address; those with the default prefix look like link-local ones, and are
- * skipped. */
+ * contain no IP address; those with the default prefix are skipped as link-local. */
 static bool address_by_gids(struct verbs_fabric *fabric,
 	const struct verbs_device *device, struct tern_addr *out)
 {
