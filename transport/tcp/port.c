@@ -10,18 +10,18 @@
  * possible: before sleep, or before the engine is asked.
  *
  * With one conn, the first poll after a sleep reads the conn, and asks the engine only if
- * nothing was sent or received. With two conns, or with a full socket, that poll only asks
- * the engine, which costs no more than one failed read. (io_uring answers without a system
- * call, so it is asked in any case.)
+ * nothing was sent or received. With two conns, or with a full socket, that poll only
+ * asks the engine, which costs no more than one failed read. (io_uring answers without a
+ * system call, so it is asked in any case.)
  *
  * Peers can send more than the budget of a poll, again and again. So listeners, and conns
  * that are being set up, are handled in every 32nd poll however much was received.
  *
  * A poll that reads the conns directly skips sockets on which it would find nothing: a
- * socket that has been full since the last poll, and the socket of the only conn if it was
- * empty and something has been sent after that, which the peer cannot have answered yet.
- * Each such socket is skipped once and then tried again, whether or not the thread has
- * slept.
+ * socket that has been full since the last poll, and the socket of the only conn if it
+ * was empty and something has been sent after that, which the peer cannot have answered
+ * yet. Each such socket is skipped once and then tried again, whether or not the thread
+ * has slept.
  *
  * A skipped socket is handled late but not forgotten: arm() tells the engine about every
  * conn, and the engine then checks its socket. epoll is level-triggered. A poll request
@@ -34,8 +34,8 @@
  * there is work.
  *
  * Callbacks run only in poll(). Each list of callbacks to call is taken over as a whole
- * before it is walked: callbacks may change the port's lists, and what they add is handled
- * later in this poll or in the next one, so that no poll runs for ever.
+ * before it is walked: callbacks may change the port's lists, and what they add is
+ * handled later in this poll or in the next one, so that no poll runs for ever.
  */
 #include <errno.h>
 #include <sys/epoll.h>
