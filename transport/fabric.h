@@ -164,9 +164,10 @@ struct tern_port_opts {
 	/* Verbs: name of the RDMA device to use for addresses that name none
 	 * (HOST:PORT@DEVICE); NULL: any device. */
 	const char *device;
-	/* The caller gives up a conn when unanswered_ns() reaches this, so the fabric
-	 * must probe the peer's host often enough to measure this time. 0, TERN_NEVER:
-	 * the caller never gives up. */
+	/* The caller gives up a conn when unanswered_ns() reaches this (the end that
+	 * dialled: a quarter of it, to dial again), so the fabric must probe the peer's
+	 * host often enough to measure this time. 0, TERN_NEVER: the caller never gives
+	 * up. */
 	uint64_t unreachable_ns;
 };
 
