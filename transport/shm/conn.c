@@ -5,9 +5,9 @@
  * Two processes meet at an abstract Unix socket (SOCK_SEQPACKET). The kernel closes it
  * with the process, it leaves no file behind, preserves packet boundaries, and identifies
  * the process at the other end. The packet HELLO carries the connector's area (shared
- * memory, ring.h), WELCOME the acceptor's. From then on data goes through the areas, and
- * the socket is used for wake-ups, descriptors of slabs, and to detect the end of the
- * peer.
+ * memory, ring.h), WELCOME the acceptor's. From then on messages go through the areas, and
+ * the socket is used for wake-ups, for notes about slabs and GPU memory, and to detect the
+ * end of the peer.
  *
  * Both ends must have the same user id, or the other end must be root: a process of that
  * user could attach a debugger to this one anyway, so shared memory and process_vm_readv
@@ -259,7 +259,8 @@ void shm_conn_drop(struct shm_conn *conn)
 		hang_up(conn);
 }
 
-/* Identifies the process at the other end, and refuses a process of another user. */
+/* Identifies the process at the other end, and refuses a process of another user than
+ * ours or root. */
 static int identify(struct shm_conn *conn)
 {
 	struct ucred peer;
@@ -407,8 +408,8 @@ static void enter_greeting(struct shm_conn *conn, struct shm_lsn *lsn)
 			tern_container_of(excess, struct shm_conn, half_open), -EMFILE);
 }
 
-/* True if the error means that this process lacks a resource, so the peer is not at
- * fault. */
+/* True if the error means that this process or host lacks a resource, so the peer is not
+ * at fault. */
 static bool is_scarcity(int status)
 {
 	return status == -EMFILE || status == -ENFILE || status == -ENOMEM;
@@ -421,8 +422,8 @@ static void complain(struct shm_lsn *lsn, int status)
 			lsn->address, tern_status_text(status));
 }
 
-/* Accepts one connection from the listener's queue. Returns 1; 0: there is none; a
- * negative errno: this process lacks a resource. */
+/* Takes one connection from the listener's queue: accepts or refuses it, and returns 1.
+ * 0: there is none; a negative errno: see is_scarcity(). */
 static int accept_one(struct shm_lsn *lsn)
 {
 	struct shm_port *port = shm_port_of(lsn->base.port);

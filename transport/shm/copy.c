@@ -14,8 +14,8 @@
  * the whole. Several small gets are copied together up to the size of a piece: their
  * answers then leave together and wake the peer once.
  *
- * Chunks (buffers in the areas, ring.h) are used if the kernel does not permit
- * process_vm_readv on the peer. The asker writes a request into asks[n % COUNT] of its
+ * Chunks (buffers in the areas, ring.h) are used if process_vm_readv is turned off (no_cma),
+ * is not permitted on the peer, or cannot read the memory (a device's). The asker writes a request into asks[n % COUNT] of its
  * area; the other end copies the bytes into its chunk n % COUNT in its poll(); the asker
  * copies them out, which frees the chunk, so request n + COUNT may be made. Requests are
  * answered in order, so two counters suffice and nothing can overflow. A copy into a

@@ -17,8 +17,8 @@
  * mistaken for a record only if they held these 64 bits. `head`, the number of bytes
  * consumed, is in the consumer's area, because no end writes into the other's memory.
  *
- * A lap may be shorter than the ring: after SHM_LAP_MIN bytes the producer goes back to
- * the start as soon as little is left to consume. So a ring whose consumer keeps up uses
+ * A lap may be shorter than the ring: after SHM_LAP_MIN bytes (more if the consumer was
+ * slow before) the producer goes back to the start if little is left to consume. So a ring whose consumer keeps up uses
  * only its first pages. The others are never touched, which saves a page fault each, and
  * memory for the life of the connection. Until the consumer has passed the filler record,
  * the producer can use only the length of the short lap, not the rest of the ring; a
@@ -31,9 +31,9 @@
  *
  * The indices and flags of a maker share a line on purpose: they have one writer, which
  * seldom writes any of them, so the line stays in the cache of the peer, which reads them
- * all the time. Words that are written for every message have a line of their own: the
- * bell, which the peer reads only before it sleeps, and `reading`, which it reads only
- * when the connection ends.
+ * all the time. Words that are written more often have a line of their own: the bell,
+ * written for nearly every message, which the peer reads only before it sleeps, and
+ * `reading`, which it reads only when the connection ends.
  *
  * The peer is not trusted. Each of its words is read once, into a variable, which is then
  * checked: impossible lengths and indices are -EPROTO, and no access goes outside the
@@ -126,7 +126,8 @@ struct shm_ring {
 	uint64_t peer_head;         /* value of peer->head when it was last read */
 	/* Length of a lap through the ring while the consumer keeps up. */
 	uint64_t lap_bytes;
-	/* Start of the last lap in which the producer checked how far the consumer is. */
+	/* Start of the last lap for which the producer has decided whether to end it early
+	 * (filler_before()). */
 	uint64_t lap_asked;
 	uint64_t head;       /* number of bytes consumed from the peer's ring */
 	uint64_t head_shown; /* value last stored to own->head */
@@ -134,7 +135,7 @@ struct shm_ring {
 	uint64_t nap;        /* own->asleep of the last sleep, without its flags */
 	uint64_t woken;      /* value of peer->asleep when a WAKE was last sent */
 	uint32_t bell;       /* value of own->bell */
-	/* Something was written for the peer since the last shm_bell(). */
+	/* A record, a request or an answer was published since the last shm_bell(). */
 	bool published;
 	bool showed_room; /* own->head was updated since the last shm_bell() */
 };

@@ -15,8 +15,8 @@
  * a reference to the struct shm_known of its memory, so the search takes no lock.
  *
  * Bound: a list has at most one entry for each live memory, and those whose GONE waits
- * for room in the socket. A peer that does not read its socket gets no new entries by
- * asking.
+ * for room in the socket. A peer that does not read its socket gets one new entry at most
+ * by asking.
  */
 #include "transport/shm/shm.h"
 

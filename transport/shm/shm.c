@@ -24,20 +24,20 @@
  * and otherwise every LULL_NS. A process that is about to sleep sets a flag in its areas;
  * a peer that then writes something for it sends a WAKE over the socket, once per sleep.
  *
- * A conn that has been idle for DOZE_NS dozes: its sleep flag stays set, whether or not
- * its port sleeps, and polls skip it until something arrives on its socket or the caller
- * uses it. So idle conns do not slow down polls and arms. The cost is paid by the first
- * message after the pause: a WAKE, and up to LULL_NS if the receiver spins. Dozing begins
- * in arm(), or in poll() if the port spins, in the same order: the flag is set,
- * everything is checked once more (see shm_bell()), and the flag stays set until the conn
- * wakes.
+ * A conn that has been idle for DOZE_NS dozes if more than AWAKE_COUNT conns of the port
+ * are awake: its sleep flag stays set, whether or not its port sleeps, and polls skip it
+ * until something arrives on its socket or the caller uses it. So idle conns do not slow
+ * down polls and arms. The cost is paid by the first message after the pause: a WAKE, and
+ * about LULL_NS at most if the receiver spins. Dozing begins in arm(), or in poll() if the
+ * port spins, in the same order: the flag is set, everything is checked once more (see
+ * shm_bell_now()), and the flag stays set until the conn wakes.
  *
  * Costs of a conn: a poll and an arm scan the conns that do not doze, a few cache lines
- * each; up to AWAKE_COUNT conns never doze. A conn has two descriptors and two areas of
+ * each. A conn has two descriptors and two areas of
  * shm_area_bytes() (1.6 MiB each for messages of up to 64 KiB and their headers) of
  * address space. A conn that was never used has touched one page of each area; a used one
- * also its ring. The chunks are touched only if the peer reads memory that is in no slab
- * and may not use process_vm_readv.
+ * also pages of the rings, few if their consumers keep up (ring.h). The chunks are touched
+ * only if the peer reads memory that is in no slab and cannot use process_vm_readv.
  */
 #include "transport/shm/shm.h"
 
@@ -327,8 +327,8 @@ static bool wants_to_ask(const struct shm_conn *conn)
 	return conn->asking_count || conn->gone_waits || conn->owed_count;
 }
 
-/* Sends waiting requests for slabs, offers and answers. True: some could not be sent,
- * because the socket is full. */
+/* Sends waiting GONE notes, offers, answers and requests for slabs. True: some could not
+ * be sent, because the socket is full. */
 static bool ask_for_slabs(struct shm_conn *conn)
 {
 	bool left = shm_offers_make(conn);
@@ -482,8 +482,8 @@ static bool has_work(struct shm_conn *conn)
 	       (conn->starved && shm_slab_roomy(conn));
 }
 
-/* True if the conn, which has no work, may doze: it has been idle for long enough, and
- * its descriptors will report every further event. */
+/* True if the conn, which has no work, may doze: it has been idle for long enough, enough
+ * other conns are awake, and its descriptors will report every further event. */
 static bool may_doze(const struct shm_conn *conn)
 {
 	const struct shm_port *port = shm_conn_port(conn);

@@ -114,7 +114,7 @@ _Static_assert(
 struct shm_exposure {
 	struct tern_mem *mem; /* NULL: the entry is free */
 	void *owner;
-	uint64_t start; /* address of the range in this process */
+	uint64_t start; /* address of the range in this process; 0 for GPU memory */
 	uint64_t bytes;
 	uint32_t generation;
 	/* Next free entry, as index in port->exposures + 1; 0: none. */
@@ -229,7 +229,8 @@ struct shm_watch {
 struct shm_fabric {
 	struct tern_fabric base;
 	bool no_cma;
-	/* Number of memories freed so far that peers may still have open. */
+	/* Number of memories freed so far while a peer might have had them open; never
+	 * decreases. */
 	atomic_uint gone_count;
 	/* Incremented when GPU memory is registered and when memory of a peer is closed:
 	 * after either, this process may be able to open GPU memory that it had to
@@ -243,14 +244,15 @@ struct shm_port {
 	struct shm_watch timer_watch;
 	/* All conns, except those in the lists dozing, closed and read. */
 	struct tern_list conns;
-	/* Idle conns in state UP of which poll() checks only the sockets. */
+	/* Idle conns in state UP of which poll() checks only the descriptors. */
 	struct tern_list dozing;
 	struct tern_list closed; /* conns to be freed by shm_conn_reap() */
 	/* Ended conns whose peers still read memory of this process in place. */
 	struct tern_list read;
 	/* Slabs that this port reads in place, also of ended conns. */
 	struct tern_list peeked;
-	uint32_t slab_max; /* largest number of mapped slabs per conn: SHM_SLAB_COUNT */
+	/* Largest number of slabs per conn, mapped or requested: SHM_SLAB_COUNT. */
+	uint32_t slab_max;
 	/* Value of fabric->gone_count when freed memory was last looked for. */
 	uint32_t gone_seen;
 	struct tern_list lsns;
@@ -260,7 +262,7 @@ struct shm_port {
 	/* A conn may begin to doze only while `conns` has more conns than this. */
 	uint32_t awake_count;
 	uint64_t doze_ns; /* idle time before a connection may doze */
-	/* Number of conns whose sockets every poll() must check. */
+	/* Number of conns for which every poll() must check the descriptors. */
 	uint32_t unsettled_count;
 	/* Counts polls, to check the clock every LULL_POLLS polls. */
 	uint32_t lull;
@@ -284,8 +286,8 @@ struct shm_lsn {
 	int fd;
 	/* accepted conns whose peers have not sent HELLO */
 	struct tern_admission greeting;
-	/* Time at which to accept again after this process ran out of descriptors; 0: it
-	 * accepts now. */
+	/* Time at which to accept again after descriptors or memory ran out; 0: it accepts
+	 * now. */
 	uint64_t resume_ns;
 	char address[SHM_ADDRESS_MAX + 1];
 };
@@ -297,8 +299,8 @@ struct shm_lsn {
  *     (backlog full)            +--> UP --> PARTING --> CLOSED      any --> CLOSED
  *                   ACCEPTING --+
  *
- * UP -> PARTING: the peer has sent BYE, has closed its socket, or its process has ended;
- * the messages in its ring are still delivered. CLOSED: only shm_conn_reap() must still
+ * UP -> PARTING: the peer has sent BYE, has set `gone` in its area, has closed its socket,
+ * or its process has ended; the messages in its ring are still delivered. CLOSED: only shm_conn_reap() must still
  * run, which waits until the peer reads none of our memory in place. The layer above does
  * not know of an ACCEPTING conn yet.
  */
@@ -334,16 +336,16 @@ struct shm_conn {
 	 * namespace that we cannot see. */
 	pid_t pid;
 	bool known; /* the layer above knows the conn, so `closed` must be called */
-	/* Counted in port->unsettled_count: every poll() checks the socket. */
+	/* Counted in port->unsettled_count: every poll() checks the descriptors. */
 	bool unsettled;
-	bool dozing;      /* in port->dozing: idle, poll() checks only the socket */
+	bool dozing;      /* in port->dozing: poll() checks only the descriptors */
 	uint64_t used_ns; /* value of port->looked_ns when the conn was last active */
 	bool blocked;     /* `writable` must be called when the ring has free space */
 	/* A get was refused because no more slabs of the peer can be mapped; `writable` must
 	 * be called when one can be. */
 	bool starved;
-	bool bye;  /* the peer has sent BYE */
-	bool over; /* the ops were completed, and BYE was sent */
+	bool bye;  /* the peer has sent BYE, or has set `gone` in its area */
+	bool over; /* shm_conn_reap() has sent BYE and has completed the ops */
 	/* `over`, and the peer no longer reads memory of this process in place */
 	bool unread;
 	bool cma; /* process_vm_readv() works on the peer's process */
@@ -353,7 +355,7 @@ struct shm_conn {
 	uint64_t probe_word; /* word that the peer reads to test process_vm_readv() */
 	char address[SHM_ADDRESS_MAX + 1]; /* if DIALLING: the address to connect to */
 
-	/* Areas (ring.h) of both ends; NULL: not mapped yet. */
+	/* Areas (ring.h) of both ends; NULL: not mapped yet, or unmapped at the end. */
 	struct shm_area *own, *peer;
 	struct shm_ring ring;
 	struct tern_list slabs;  /* mapped slabs of the peer, most recently used first */
@@ -411,7 +413,7 @@ static inline struct shm_port *shm_conn_port(const struct shm_conn *conn)
 /* fd.c: sealed memory, and packets that carry descriptors. */
 
 /* Makes shared memory of `bytes` zeros, mapped writable in this process. The memory is
- * sealed: no other writable mapping of it can be made. */
+ * sealed: no other writable mapping of it can be made (see tern_memfd_seal()). */
 int shm_memory_new(uint64_t bytes, int *fd, void **base);
 /* Maps the memory of a peer's descriptor, all of it and read-only. -EPROTO: the memory is
  * shorter than min_bytes, or could be shortened later. */
@@ -516,9 +518,10 @@ void shm_offer_enter(
 void shm_offer_free(struct shm_conn *conn, struct shm_offer *offer);
 /* Sends GONE notes for freed memory; sets conn->gone_waits if the socket is full. */
 void shm_gone_say(struct shm_conn *conn);
-/* Answers a request of the peer with SHM_SLAB or SHM_TAKEN and `status`. If the socket is
- * full of notes that the peer has not read yet, the answer is queued. A peer with more
- * requests than the queue can hold is cut. */
+/* Answers a request of the peer with SHM_SLAB or SHM_TAKEN. `status` is only for
+ * SHM_TAKEN; for SHM_SLAB, shm_slab_pass() finds it. If the socket is full of notes that
+ * the peer has not read yet, the answer is queued. A peer with more requests than the
+ * queue can hold is cut. */
 void shm_answer(
 	struct shm_conn *conn, enum shm_note_type type, uint32_t mem_id, int status);
 /* Sends queued answers until the socket is full. */
@@ -570,15 +573,16 @@ int shm_borrow(struct tern_conn *conn, const struct tern_region *remote,
 	uint64_t remote_offset, uint64_t bytes, struct tern_loan *out);
 int shm_repay(struct tern_loan *loan);
 bool shm_offer_was_taken(struct shm_conn *conn, const struct tern_mem *mem);
-/* Sends offers that could not be sent before. True: the socket is full again. */
+/* Sends GONE notes and offers that could not be sent before. True: the socket is full
+ * again. */
 bool shm_offers_make(struct shm_conn *conn);
 /* Handle the notes OFFER, TAKEN and AGAIN of the peer. */
 void shm_offer_arrived(struct shm_conn *conn, const struct shm_note *note,
 	const struct tern_ipc_handle *handle);
 void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note);
 void shm_offer_again(struct shm_conn *conn);
-/* Handles GONE: closes GPU memory that the peer has freed. False: it is not open in this
- * process. */
+/* Handles GONE: closes GPU memory that the peer has freed. If it is on loan (borrow()),
+ * cuts the conn instead. False: it is not open on this conn. */
 bool shm_view_gone(struct shm_conn *conn, uint32_t mem_id);
 /* Sends AGAIN, which asks the peer to repeat refused offers, if fabric->chance_count has
  * changed since the refusal. */
@@ -603,8 +607,8 @@ void shm_say_gone(struct shm_conn *conn);
  * call may then be inconsistent. */
 bool shm_peer_gone(const struct shm_conn *conn);
 
-/* True if shm_copy_step() has work: a piece to copy, or a request or answer of the
- * peer. */
+/* True if shm_copy_step() has work: a piece to copy or to request, or a request or answer
+ * of the peer. */
 bool shm_copy_ready(const struct shm_conn *conn);
 /* One step of copying: answers one request of the peer, requests pieces for which chunks
  * are free, takes one answer, and copies pieces of up to SHM_PIECE_BYTES in total.

@@ -14,7 +14,7 @@
  * its next use). A mapping that is being read stays until the last reader has finished.
  * Each conn can map port->slab_max slabs. Peeks last as long as the application likes, so
  * they use at most half of these. Gets end by themselves, so a get that can map no
- * further slab waits for another get to end.
+ * further slab waits until a slab is no longer in use.
  */
 #include "transport/shm/shm.h"
 
@@ -185,8 +185,8 @@ static void read_no_more(struct shm_slab *slab)
 	}
 }
 
-/* A linear search is fast enough: a port reads from few slabs at a time, one or two per
- * peer. */
+/* A linear search is fast enough: a port usually reads from few slabs at a time, one or
+ * two per peer. */
 void shm_unpeek(struct tern_port *port, const void *data)
 {
 	tern_list_for_each (node, &shm_port_of(port)->peeked) {
@@ -261,8 +261,8 @@ int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id)
 	return shm_note_send(conn->fd, &note, note.status ? -1 : mem->fd);
 }
 
-/* Maps a slab of the peer. If this process can have no more mappings, unused slabs of any
- * conn are unmapped first. */
+/* Maps a slab of the peer. If this process can have no more mappings, unused slabs of this
+ * port's conns are unmapped until it can. */
 static int map(struct shm_conn *conn, struct shm_slab *slab, int fd)
 {
 	struct shm_port *port = shm_conn_port(conn);
