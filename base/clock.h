@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The system's clocks, and arithmetic on times. Only environments (base/env.h) and tools
- * read these clocks. All other code asks its environment for the time, so that the
- * simulator can run it in virtual time. */
+/* The system's clocks, and arithmetic on times. Only environments (base/env.h), tools,
+ * tests and the wait for a GPU in ps/updater_cuda_batch.c read these clocks. All other
+ * code asks its environment for the time, so that the simulator can run it in virtual
+ * time. */
 #ifndef TERN_BASE_CLOCK_H
 #define TERN_BASE_CLOCK_H
 
@@ -36,8 +37,9 @@ uint64_t tern_clock_ns(void);     /* CLOCK_MONOTONIC */
 uint64_t tern_clock_cpu_ns(void); /* processor time of this process, all threads */
 
 /* Reads a counter of the processor, which takes about a fifth of the time of
- * clock_gettime(). The length of a tick depends on the processor. While the counter has
- * grown by less than TERN_TICKS_LULL, at most about 4 us have passed. */
+ * clock_gettime(); on processors other than x86-64 and arm64, reads the clock. The length
+ * of a tick depends on the processor. While the counter has grown by less than
+ * TERN_TICKS_LULL, at most about 4 us have passed. */
 #if defined(__x86_64__)
 #define TERN_TICKS_LULL 4096u /* 4 us at most: the counter runs at 1 to 5 GHz */
 static inline uint64_t tern_clock_ticks(void)

@@ -69,9 +69,9 @@ int tern_cuda_check_into(const struct tern_cuda_context *c, CUresult result,
  */
 #define TERN_CUDA_POLL_NS (50 * TERN_NS_PER_US)
 
-/* Waits until an event made with CU_EVENT_BLOCKING_SYNC is complete: polls for about
- * TERN_CUDA_POLL_NS, then sleeps. The context must be entered. Several threads may wait
- * at once. */
+/* Waits until an event made with CU_EVENT_BLOCKING_SYNC is complete: polls it 64 times,
+ * which takes about TERN_CUDA_POLL_NS or less, then sleeps. The context must be entered.
+ * Several threads may wait at once. */
 CUresult tern_cuda_wait(const struct tern_cuda_api *api, CUevent event);
 
 /* Allocates device memory. -ENOMEM: the message in c->error says how much memory `what`

@@ -71,7 +71,7 @@ CUresult tern_cuda_device_count(const struct tern_cuda_api *api, unsigned *out);
 
 /* Describes device `ordinal`. If the driver does not know the attribute of an optional
  * feature, the device counts as lacking that feature (CUDA IPC is then derived from other
- * attributes). Any other failure leaves *out undefined. */
+ * attributes, and the NUMA node is unknown). Any other failure leaves *out undefined. */
 CUresult tern_cuda_device_get(
 	const struct tern_cuda_api *api, unsigned ordinal, struct tern_cuda_device *out);
 

@@ -4,7 +4,8 @@
  * files and computation from an environment and from nowhere else. This lets the
  * simulator run the real protocol, server and client in virtual time, from a seed.
  *
- * One tern_env belongs to one context and is used on that context's thread. Tasks
+ * One tern_env belongs to one context and is used on that context's thread; only
+ * tern_env_system() is shared. Tasks
  * (computations) run on worker threads of the tools (tools/host_env.c); the simulator
  * runs them inline and gives them a duration in virtual time. From submit until done(), a
  * task touches only memory that was handed to it.
@@ -80,7 +81,7 @@ struct tern_env_ops {
 	/* Starts a file operation. Returns the same errors as submit(). */
 	int (*file)(struct tern_env *env, struct tern_file_op *op);
 	/* Runs the done() and progress() callbacks of tasks and file operations that are
-	 * due. Returns how many. */
+	 * due. Returns how many. NULL: the environment has no tasks and no files. */
 	int (*poll)(struct tern_env *env);
 };
 

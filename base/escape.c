@@ -9,8 +9,8 @@
 
 #define ESCAPE_BYTES 4u /* length of \xNN */
 
-/* True for invisible characters above ASCII, which move the cursor, end the line or
- * change the text direction (Unicode categories Cc, Cf, Zl, Zp). */
+/* True for invisible characters above ASCII (Unicode categories Cc, Cf, Zl, Zp). Among
+ * them are those that move the cursor, end the line or change the text direction. */
 static bool is_hidden(uint32_t c)
 {
 	static const struct {

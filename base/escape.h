@@ -18,9 +18,10 @@
 /*
  * Copies `bytes` bytes of `text` into `out` (`size` bytes, at least 1; always
  * NUL-terminated). Printable characters of ASCII and UTF-8 stay as they are. Every other
- * byte becomes \xNN: control characters, malformed UTF-8, characters that change the text
- * direction or end the line. Text that does not fit is cut after a whole character and
- * ends with "...". Escaping the result again changes nothing. Returns `out`.
+ * byte becomes \xNN: control characters, malformed UTF-8, invisible characters, such as
+ * those that change the text direction or end the line. Text that does not fit is cut
+ * after a whole character and ends with "...". Escaping the result again changes nothing.
+ * Returns `out`.
  */
 char *tern_escape(char *out, size_t size, const void *text, size_t bytes);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Structures that a program and the library share, although the two may have been built
- * with different versions of the headers. Each public function gets the size that the
- * structure has in the program (an inline function in the header passes it). New fields
- * are only added at the end, never into padding, so the shorter structure is a prefix of
- * the longer one, and a field of 0 has the same effect as a missing one.
+ * with different versions of the headers. A public function that takes such a structure
+ * gets the size that it has in the program (an inline function in the header passes it).
+ * New fields are only added at the end, never into padding, so the shorter structure is a
+ * prefix of the longer one, and a field of 0 has the same effect as a missing one.
  */
 #ifndef TERN_BASE_SIZED_H
 #define TERN_BASE_SIZED_H

@@ -3,11 +3,11 @@
  * Bounce buffers: page-locked host memory, as large as a whole tensor. They are used when
  * the remote end must read or write a tensor in GPU memory that the fabric cannot access.
  *
- * Buffers are cut from slabs: blocks of 64 MiB, or of the tensor's size if that is
- * larger, that are registered with every fabric. Unused slabs are kept, so that repeated
- * transfers register nothing. They are freed only when a new slab would exceed the
- * domain's limit bounce_bytes. (A peer on shm that has mapped a slab is then asked to
- * unmap it: transport/shm/share.c.)
+ * Buffers are cut from slabs: blocks of 64 MiB, or of the tensor's size if that is larger
+ * (but at most bounce_bytes), that are registered with every fabric. Unused slabs are
+ * kept, so that repeated transfers register nothing. Before the domain is freed, they are
+ * freed only when a new slab would exceed its limit bounce_bytes. (A peer on shm that has
+ * mapped a slab is then asked to unmap it: transport/shm/share.c.)
  *
  * Thread-safe.
  */

@@ -25,8 +25,8 @@
 
 struct tern_gpus {
 	/* Protects all members below. It is held while a GPU is looked up or brought into
-	 * use, also during the driver calls that this needs. Calls that use a GPU
-	 * (memory, copies, IPC) do not take it. */
+	 * use, also during the driver calls that this needs. Calls that get a struct
+	 * tern_gpu do not take it. */
 	pthread_mutex_t lock;
 	const struct tern_cuda_api *api; /* NULL: the CUDA driver is not loaded yet */
 	unsigned count;
@@ -82,8 +82,8 @@ static int load(const struct tern_domain_hooks *hooks, const struct tern_cuda_ap
 	r = tern_cuda_load(out, &why);
 	if (r)
 		tern_log(tern_env_system(), TERN_LOG_WARN, "GPU memory: %s", why);
-	/* If the CUDA driver is missing, tern_cuda_load() returns -ENOSYS. Return
-	 * -ENODEV, because -ENOSYS would mean that this library was built without
+	/* If the CUDA driver is missing or too old, tern_cuda_load() returns -ENOSYS.
+	 * Return -ENODEV, because -ENOSYS would mean that this library was built without
 	 * CUDA. */
 	return r == -ENOSYS ? -ENODEV : r;
 }

@@ -43,17 +43,19 @@ int tern_gpu_alloc(struct tern_gpu *gpu, uint64_t bytes, uint64_t *address);
 void tern_gpu_free(struct tern_gpu *gpu, uint64_t address);
 /*
  * From now on, synchronous copies into and out of the allocation at `address` have
- * completed when they return (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). By default CUDA may
- * return earlier. Then a network card, or a copy in one of our streams, which do not wait
- * for other streams, could overtake a copy that the program believes to be finished.
+ * completed when they return (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), unless CUDA cannot do
+ * this for the memory, such as virtual memory mappings. By default CUDA may return
+ * earlier. Then a network card, or a copy in one of our streams, which do not wait for
+ * other streams, could overtake a copy that the program believes to be finished.
  */
 void tern_gpu_guard_copies(struct tern_gpu *gpu, uint64_t address);
 
 /*
  * Exports the range (address, bytes) of the GPU's memory as a dma-buf, for network cards
  * (GPUDirect RDMA). The range starts at *offset of the dma-buf; the caller closes *fd.
- * -ENOTSUP: the GPU or the driver does not support dma-buf; other errors: the driver
- * refuses to export this memory.
+ * -ENOTSUP: the GPU or the driver does not support dma-buf, or a page of the range may
+ * also hold memory of another allocation; other errors: the driver refuses to export this
+ * memory.
  */
 int tern_gpu_dma_buf(struct tern_gpu *gpu, uint64_t address, uint64_t bytes, int *fd,
 	uint64_t *offset);

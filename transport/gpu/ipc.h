@@ -40,8 +40,8 @@ struct tern_ipc_mapping {
 bool tern_ipc_is_built(void);
 
 /* Makes a handle of the range (address, bytes). -ENOTSUP: memory that cannot be shared
- * (such as memory of CUDA's memory pools), or the driver or the GPU does not support
- * sharing. */
+ * (such as memory of CUDA's memory pools, or of several allocations), or the driver or
+ * the GPU does not support sharing. */
 int tern_ipc_export(const struct tern_gpu *gpu, uint64_t address, uint64_t bytes,
 	struct tern_ipc_handle *out);
 

@@ -16,8 +16,9 @@
  *
  * Waking a sleeping context: cuLaunchHostFunc puts a call of tern_context_wake() into the
  * stream, at most once per copy. A corrupted CUDA context never runs that call and does
- * not report it, so a timer also polls, every LOOK_NS. In the simulator nothing sleeps
- * and time stands still while nothing happens, so in the simulator only the timer polls.
+ * not report it, so a timer also makes the context poll, every LOOK_NS. In the simulator
+ * nothing sleeps and time stands still while nothing happens, so there only the timer
+ * does this, every SIM_NS.
  */
 #include "transport/gpu/stager.h"
 
@@ -28,7 +29,8 @@
 #include "transport/gpu/driver.h"
 #include "transport/memory/mem.h"
 
-/* Largest number of copies in flight in one stream; more than there are staging slots. */
+/* Largest number of copies in flight in one stream; more than one direction has staging
+ * slots. */
 #define EVENTS     8u
 #define ERRORS_MAX 64u
 /* Interval of polling for completed copies while the context sleeps, in addition to the
@@ -249,8 +251,9 @@ static void CUDA_CB wake(void *arg)
 	tern_context_wake(arg);
 }
 
-/* Adds a wake-up callback to the stream. -EAGAIN: that was not possible, so the next copy
- * to complete would not wake the context. */
+/* Adds a wake-up callback to the stream, if copies were submitted since the last one.
+ * -EAGAIN: that was not possible, so the next copy to complete would not wake the
+ * context. */
 static int arm_lane(struct tern_stager *s, struct lane *lane)
 {
 	const struct tern_copy *next =

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The stager: copies between GPU memory and page-locked host memory, for fabrics that can
- * access only host memory. A context has one stager for each GPU in use. After a stager
- * was made, none of its calls blocks or allocates memory.
+ * access only host memory, and copies from GPU memory of a peer (struct tern_loan). A
+ * context has one stager for each GPU whose copies it has needed. After a stager was
+ * made, none of its calls blocks or allocates memory; only tern_stagers_free() waits.
  *
  * A stager has one CUDA stream for each direction, in which copies complete in the order
  * of the calls, and TERN_STAGE_SLOTS staging slots for each direction. A staging slot is
@@ -11,7 +12,7 @@
  * to the front of the queue.
  *
  * tern_progress() polls for completed copies. Before the context sleeps, the stager adds
- * a wake-up callback to each stream, after the copies in flight.
+ * a wake-up callback to each stream that has copies in flight, after these.
  */
 #ifndef TERN_TRANSPORT_GPU_STAGER_H
 #define TERN_TRANSPORT_GPU_STAGER_H
@@ -30,16 +31,16 @@ struct tern_stager;
 
 enum tern_stage_way {
 	TERN_STAGE_DOWN, /* from GPU to host memory */
-	TERN_STAGE_UP,   /* from host to GPU memory */
+	TERN_STAGE_UP,   /* from host memory, or a peer's GPU memory, to GPU memory */
 	TERN_STAGE_WAYS,
 };
 
 /*
- * An asynchronous copy between GPU and host memory. The caller owns the structure, and
- * must not touch the source or the target until done() runs, exactly once, in
- * tern_progress(). Status 0: the copied bytes are visible to any reader. Negative status
- * (-EIO, -ENOTRECOVERABLE, ...): the copy failed, and the GPU no longer accesses the
- * memory.
+ * An asynchronous copy between GPU and host memory, or between two GPUs. The caller owns
+ * the structure, and must not touch the source or the target until done() runs, exactly
+ * once, in tern_progress(). Status 0: the copied bytes are visible to any reader.
+ * Negative status (-EIO, -ENOTRECOVERABLE, ...): the copy failed, and the GPU no longer
+ * accesses the memory, or is considered lost (stager.c).
  */
 struct tern_copy {
 	void (*done)(struct tern_copy *copy, int status);
@@ -92,9 +93,9 @@ struct tern_stage_wait {
 	void (*ready)(struct tern_stage_wait *wait, struct tern_stage_slot *slot);
 };
 
-/* Returns the context's stager for `gpu`. The first call makes the stager, which takes
- * milliseconds. -ENOMEM: no memory, page-locked or ordinary; -ENOTRECOVERABLE, -EIO, ...:
- * errors of the driver. */
+/* Returns the context's stager for `gpu`. The first call for a GPU makes the stager,
+ * which takes milliseconds. -ENOMEM: no memory, page-locked or ordinary;
+ * -ENOTRECOVERABLE, -EIO, ...: errors of the driver. */
 int tern_context_stager(
 	struct tern_context *ctx, struct tern_gpu *gpu, struct tern_stager **out);
 

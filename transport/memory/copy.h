@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implementations of a memory copy with non-temporal stores, for tern_copy() and its
- * test. */
+/* Implementations of a memory copy for tern_copy() and its test: all but the last use
+ * non-temporal stores. */
 #ifndef TERN_TRANSPORT_MEMORY_COPY_H
 #define TERN_TRANSPORT_MEMORY_COPY_H
 
@@ -10,8 +10,8 @@
 struct tern_copy_way {
 	const char *name;
 	bool (*supported)(void); /* True if this processor can run copy(). */
-	/* Copies any size at any alignment. Its stores are ordered before every later
-	 * store. */
+	/* Copies any size at any alignment. Its non-temporal stores are ordered before
+	 * every later store. */
 	void (*copy)(void *dst, const void *src, size_t bytes);
 };
 

@@ -5,7 +5,8 @@
  *
  * A slab in host memory is a memfd, because the shm fabric passes it to a peer, which
  * maps it. The memfd is sealed before a peer gets it, so that no process can shrink it
- * while another uses it, and only the mapping made here can write to it. A pool never
+ * while another uses it, and (since Linux 5.1) only the mapping made here can write to
+ * it. A pool never
  * stores its own data inside a slab: a peer must see only tensors, and the CPU may not be
  * able to read a slab on a GPU.
  *
@@ -47,7 +48,7 @@ static void unmap_slab(struct tern_mem *mem)
 	free(mem->asked_huge);
 }
 
-/* Returns a new memory id; 0 when all 2^32 ids are used up. */
+/* Returns a new memory id; 0 when all ids (1 to 2^32 - 1) are used up. */
 static uint32_t next_id(struct tern_domain *domain)
 {
 	unsigned id = atomic_load(&domain->next_mem_id);
@@ -57,7 +58,7 @@ static uint32_t next_id(struct tern_domain *domain)
 	return id;
 }
 
-/* Registers `mem` with all fabrics. On failure frees `mem` and its mapping too. */
+/* Registers `mem` with all fabrics. On failure frees `mem` and its slab too. */
 static int finish_new(
 	struct tern_domain *domain, struct tern_mem *mem, struct tern_mem **out)
 {

@@ -80,8 +80,9 @@ static inline bool tern_mem_holds(
 /*
  * Seals a memfd so that it may be passed to a peer: the size and the seals become fixed,
  * and only mappings that exist already can write (F_SEAL_FUTURE_WRITE, Linux 5.1). So map
- * the memfd writable before this call. *fd is replaced by a read-only descriptor if /proc
- * is available to open one. -errno: the memfd cannot be protected from shrinking.
+ * the memfd writable before this call. An older kernel lets a peer map it writable, by
+ * reopening it. *fd is replaced by a read-only descriptor if /proc is available to open
+ * one. -errno: the memfd cannot be protected from shrinking.
  */
 int tern_memfd_seal(int *fd);
 
@@ -89,13 +90,13 @@ int tern_memfd_seal(int *fd);
  * Makes a slab: a memfd that is mapped, sealed and registered with every fabric of the
  * domain. `bytes` is rounded up to the page size. If `huge` is set and `bytes` is a
  * multiple of 2 MiB, the slab uses reserved huge pages as long as there are enough. The
- * caller gets the first reference. -ENOMEM.
+ * caller gets the first reference. -ENOMEM; errors of the fabrics' mem_register().
  */
 int tern_mem_new_slab(
 	struct tern_domain *domain, uint64_t bytes, bool huge, struct tern_mem **out);
 
 /* Makes a slab (a block of memory for a pool) in GPU memory. Errors as
- * tern_gpu_alloc(). */
+ * tern_mem_new_slab() and tern_gpu_alloc(). */
 int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,
 	uint64_t bytes, struct tern_mem **out);
 
@@ -128,14 +129,15 @@ void tern_mem_prefault(struct tern_mem *mem);
  */
 void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
 
-/* Maps a slab's memfd at an address that is a multiple of TERN_HUGE_BYTES, if such an
- * address is free; at other addresses the kernel would map huge pages of the file as
- * small ones. Returns MAP_FAILED and sets errno as mmap(2) does. Thread-safe. */
+/* Maps a slab's memfd. One of at least TERN_HUGE_BYTES is mapped at a multiple of
+ * TERN_HUGE_BYTES if such an address is free; at other addresses the kernel would map
+ * huge pages of the file as small ones. Returns MAP_FAILED and sets errno as mmap(2)
+ * does. Thread-safe. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
 /* Copies `bytes` to `dst`. `whole` is the size of the tensor that these bytes are part
- * of. If `whole` is TERN_COPY_STREAM_BYTES or more, non-temporal stores bypass the cache,
- * even for a small part. The ranges must not overlap. */
+ * of. If `whole` is TERN_COPY_STREAM_BYTES or more, non-temporal stores bypass the cache
+ * (with AVX2 or AVX-512), even for a small part. The ranges must not overlap. */
 #define TERN_COPY_STREAM_BYTES (4u << 20)
 void tern_copy(void *dst, const void *src, size_t bytes, size_t whole);
 

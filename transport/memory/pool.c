@@ -4,7 +4,7 @@
  * segregated fit allocator (TLSF; Masmano, Ripoll, Crespo, Real: TLSF: a new dynamic
  * memory allocator for real-time systems, 2004). Free blocks are in lists by size class,
  * two bitmaps find the first class that surely fits, and neighbours are merged, so every
- * operation takes constant time.
+ * operation takes constant time, except when a slab is added.
  *
  * Programs that move tensors take and give back the same few sizes all the time. So a
  * block that is given back is first kept aside (not merged, not in a free list) for the
@@ -598,8 +598,8 @@ static void put_block(struct tern_pool *pool, const struct tern_buf *buf)
 	tern_assert(buf->offset < pool->slab_units * UNIT_BYTES);
 	tern_assert(slab < pool->slab_count && pool->slabs[slab].mem == buf->mem);
 	block = block_at(pool, id);
-	/* The assertion fails if the buffer is not from this pool, or was given back
-	 * before. */
+	/* The assertion fails if no buffer begins at this offset now: it was never handed
+	 * out, or was given back before. */
 	tern_assert(block->units && block->next == IN_USE);
 	pool->stats.used_count--;
 	pool->stats.used_bytes -= block->units * UNIT_BYTES;

@@ -5,9 +5,9 @@
  * Two processes meet at an abstract Unix socket (SOCK_SEQPACKET). The kernel closes it
  * with the process, it leaves no file behind, preserves packet boundaries, and identifies
  * the process at the other end. The packet HELLO carries the connector's area (shared
- * memory, ring.h), WELCOME the acceptor's. From then on messages go through the areas, and
- * the socket is used for wake-ups, for notes about slabs and GPU memory, and to detect the
- * end of the peer.
+ * memory, ring.h), WELCOME the acceptor's. From then on messages go through the areas,
+ * and the socket is used for wake-ups, for notes about slabs and GPU memory, and to
+ * detect the end of the peer.
  *
  * Both ends must have the same user id, or the other end must be root: a process of that
  * user could attach a debugger to this one anyway, so shared memory and process_vm_readv

@@ -14,13 +14,14 @@
  * the whole. Several small gets are copied together up to the size of a piece: their
  * answers then leave together and wake the peer once.
  *
- * Chunks (buffers in the areas, ring.h) are used if process_vm_readv is turned off (no_cma),
- * is not permitted on the peer, or cannot read the memory (a device's). The asker writes a request into asks[n % COUNT] of its
- * area; the other end copies the bytes into its chunk n % COUNT in its poll(); the asker
- * copies them out, which frees the chunk, so request n + COUNT may be made. Requests are
- * answered in order, so two counters suffice and nothing can overflow. A copy into a
- * chunk takes place as a whole between the check of the exposure and the return of
- * poll(): after withdraw() the memory is not read.
+ * Chunks (buffers in the areas, ring.h) are used if process_vm_readv is turned off
+ * (no_cma), is not permitted on the peer, or cannot read the memory (a device's). The
+ * asker writes a request into asks[n % COUNT] of its area; the other end copies the bytes
+ * into its chunk n % COUNT in its poll(); the asker copies them out, which frees the
+ * chunk, so request n + COUNT may be made. Requests are answered in order, so two
+ * counters suffice and nothing can overflow. A copy into a chunk takes place as a whole
+ * between the check of the exposure and the return of poll(): after withdraw() the memory
+ * is not read.
  */
 #include "transport/shm/shm.h"
 

@@ -4,9 +4,10 @@
  * memory is used only if the kernel guarantees that it cannot shrink (F_SEAL_SHRINK),
  * since reading beyond the end of a file raises SIGBUS. Memory that is passed to a peer
  * (areas of this fabric, slabs of mem.c) can be written only through the mapping of its
- * owner, if the kernel has F_SEAL_FUTURE_WRITE: tern_memfd_seal(). Peers run under the same
- * user id or as root (see conn.c), so the seals protect against mistakes and make the checks of the ring sufficient; they do not stop a
- * process that could attach a debugger to this process.
+ * owner, if the kernel has F_SEAL_FUTURE_WRITE: tern_memfd_seal(). Peers run under the
+ * same user id or as root (see conn.c), so the seals protect against mistakes and make
+ * the checks of the ring sufficient; they do not stop a process that could attach a
+ * debugger to this process.
  */
 #include "transport/shm/shm.h"
 

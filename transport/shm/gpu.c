@@ -124,9 +124,9 @@ void shm_offer_answered(struct shm_conn *conn, const struct shm_note *note)
 	port->base.handler->writable(port->base.handler_arg, &conn->base);
 }
 
-/* Handles AGAIN: the peer has registered GPU memory, or has closed memory of a peer, so it
- * may now be able to open what it refused. Forgets offers that the peer has refused with -ENODEV or -EBUSY, so that
- * they are repeated. */
+/* Handles AGAIN: the peer has registered GPU memory, or has closed memory of a peer, so
+ * it may now be able to open what it refused. Forgets offers that the peer has refused
+ * with -ENODEV or -EBUSY, so that they are repeated. */
 void shm_offer_again(struct shm_conn *conn)
 {
 	tern_list_for_each_safe (node, &conn->offers) {

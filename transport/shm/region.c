@@ -10,9 +10,9 @@
  * exposures decides which slabs a peer may map and what is copied for it. Beyond that the
  * peer is trusted, as fabric.h describes for withdraw().
  *
- * A region comes over the wire. shm_region_take() checks that it is consistent. Before any
- * byte of a mapping (a slab, GPU memory) is read, the code that reads it also checks that
- * the region lies inside the mapping, whose size is known without trusting the peer.
+ * A region comes over the wire. shm_region_take() checks that it is consistent. Before
+ * any byte of a mapping (a slab, GPU memory) is read, the code that reads it also checks
+ * that the region lies inside the mapping, whose size is known without trusting the peer.
  */
 #include "transport/shm/shm.h"
 

@@ -153,11 +153,11 @@ static void write_record(struct record *record, const void *head, size_t head_by
 
 /*
  * Number of bytes to skip before a record of `need` bytes is written. The producer skips
- * to the end of the ring if the record does not fit before that end. It also skips a small
- * record (up to NEAR) if the consumer has almost caught up, which is checked once per lap,
- * after lap_bytes. The next lap can then use the space that the consumer has already freed
- * in this lap: at least lap_bytes - NEAR.
- * -EPROTO: the peer's `head` is impossible.
+ * to the end of the ring if the record does not fit before that end. It also skips a
+ * small record (up to NEAR) if the consumer has almost caught up, which is checked once
+ * per lap, after lap_bytes. The next lap can then use the space that the consumer has
+ * already freed in this lap: at least lap_bytes - NEAR. -EPROTO: the peer's `head` is
+ * impossible.
  */
 static int64_t filler_before(struct shm_ring *ring, uint64_t need)
 {

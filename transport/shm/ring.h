@@ -18,11 +18,12 @@
  * consumed, is in the consumer's area, because no end writes into the other's memory.
  *
  * A lap may be shorter than the ring: after SHM_LAP_MIN bytes (more if the consumer was
- * slow before) the producer goes back to the start if little is left to consume. So a ring whose consumer keeps up uses
- * only its first pages. The others are never touched, which saves a page fault each, and
- * memory for the life of the connection. Until the consumer has passed the filler record,
- * the producer can use only the length of the short lap, not the rest of the ring; a
- * producer that runs out of space makes longer laps.
+ * slow before) the producer goes back to the start if little is left to consume. So a
+ * ring whose consumer keeps up uses only its first pages. The others are never touched,
+ * which saves a page fault each, and memory for the life of the connection. Until the
+ * consumer has passed the filler record, the producer can use only the length of the
+ * short lap, not the rest of the ring; a producer that runs out of space makes longer
+ * laps.
  *
  * The consumer finds a record by looking at the cache line on which the record starts,
  * and not by an index on another line, which it would have to read first. But each look
@@ -126,8 +127,8 @@ struct shm_ring {
 	uint64_t peer_head;         /* value of peer->head when it was last read */
 	/* Length of a lap through the ring while the consumer keeps up. */
 	uint64_t lap_bytes;
-	/* Start of the last lap for which the producer has decided whether to end it early
-	 * (filler_before()). */
+	/* Start of the last lap for which the producer has decided whether to end it
+	 * early (filler_before()). */
 	uint64_t lap_asked;
 	uint64_t head;       /* number of bytes consumed from the peer's ring */
 	uint64_t head_shown; /* value last stored to own->head */

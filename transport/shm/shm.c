@@ -28,16 +28,16 @@
  * are awake: its sleep flag stays set, whether or not its port sleeps, and polls skip it
  * until something arrives on its socket or the caller uses it. So idle conns do not slow
  * down polls and arms. The cost is paid by the first message after the pause: a WAKE, and
- * about LULL_NS at most if the receiver spins. Dozing begins in arm(), or in poll() if the
- * port spins, in the same order: the flag is set, everything is checked once more (see
- * shm_bell_now()), and the flag stays set until the conn wakes.
+ * about LULL_NS at most if the receiver spins. Dozing begins in arm(), or in poll() if
+ * the port spins, in the same order: the flag is set, everything is checked once more
+ * (see shm_bell_now()), and the flag stays set until the conn wakes.
  *
  * Costs of a conn: a poll and an arm scan the conns that do not doze, a few cache lines
- * each. A conn has two descriptors and two areas of
- * shm_area_bytes() (1.6 MiB each for messages of up to 64 KiB and their headers) of
- * address space. A conn that was never used has touched one page of each area; a used one
- * also pages of the rings, few if their consumers keep up (ring.h). The chunks are touched
- * only if the peer reads memory that is in no slab and cannot use process_vm_readv.
+ * each. A conn has two descriptors and two areas of shm_area_bytes() (1.6 MiB each for
+ * messages of up to 64 KiB and their headers) of address space. A conn that was never
+ * used has touched one page of each area; a used one also pages of the rings, few if
+ * their consumers keep up (ring.h). The chunks are touched only if the peer reads memory
+ * that is in no slab and cannot use process_vm_readv.
  */
 #include "transport/shm/shm.h"
 

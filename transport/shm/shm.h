@@ -286,8 +286,8 @@ struct shm_lsn {
 	int fd;
 	/* accepted conns whose peers have not sent HELLO */
 	struct tern_admission greeting;
-	/* Time at which to accept again after descriptors or memory ran out; 0: it accepts
-	 * now. */
+	/* Time at which to accept again after descriptors or memory ran out; 0: it
+	 * accepts now. */
 	uint64_t resume_ns;
 	char address[SHM_ADDRESS_MAX + 1];
 };
@@ -299,10 +299,10 @@ struct shm_lsn {
  *     (backlog full)            +--> UP --> PARTING --> CLOSED      any --> CLOSED
  *                   ACCEPTING --+
  *
- * UP -> PARTING: the peer has sent BYE, has set `gone` in its area, has closed its socket,
- * or its process has ended; the messages in its ring are still delivered. CLOSED: only shm_conn_reap() must still
- * run, which waits until the peer reads none of our memory in place. The layer above does
- * not know of an ACCEPTING conn yet.
+ * UP -> PARTING: the peer has sent BYE, has set `gone` in its area, has closed its
+ * socket, or its process has ended; the messages in its ring are still delivered. CLOSED:
+ * only shm_conn_reap() must still run, which waits until the peer reads none of our
+ * memory in place. The layer above does not know of an ACCEPTING conn yet.
  */
 enum shm_state {
 	SHM_DIALLING,
@@ -341,8 +341,8 @@ struct shm_conn {
 	bool dozing;      /* in port->dozing: poll() checks only the descriptors */
 	uint64_t used_ns; /* value of port->looked_ns when the conn was last active */
 	bool blocked;     /* `writable` must be called when the ring has free space */
-	/* A get was refused because no more slabs of the peer can be mapped; `writable` must
-	 * be called when one can be. */
+	/* A get was refused because no more slabs of the peer can be mapped; `writable`
+	 * must be called when one can be. */
 	bool starved;
 	bool bye;  /* the peer has sent BYE, or has set `gone` in its area */
 	bool over; /* shm_conn_reap() has sent BYE and has completed the ops */
@@ -554,8 +554,8 @@ int shm_slab_peek(struct shm_slab *slab);
 void shm_unpeek(struct tern_port *port, const void *data);
 void shm_slab_ask(struct shm_conn *conn, struct shm_slab *slab);
 /* Handle notes of the peer: SLAB (a slab has arrived, or was refused), SLAB_ASK (the peer
- * wants one of our slabs; returns -EAGAIN if the socket is full), GONE (the peer has freed
- * a slab). */
+ * wants one of our slabs; returns -EAGAIN if the socket is full), GONE (the peer has
+ * freed a slab). */
 void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd);
 int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id);
 void shm_slab_gone(struct shm_conn *conn, uint32_t mem_id);

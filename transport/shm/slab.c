@@ -261,8 +261,8 @@ int shm_slab_pass(struct shm_conn *conn, uint32_t mem_id)
 	return shm_note_send(conn->fd, &note, note.status ? -1 : mem->fd);
 }
 
-/* Maps a slab of the peer. If this process can have no more mappings, unused slabs of this
- * port's conns are unmapped until it can. */
+/* Maps a slab of the peer. If this process can have no more mappings, unused slabs of
+ * this port's conns are unmapped until it can. */
 static int map(struct shm_conn *conn, struct shm_slab *slab, int fd)
 {
 	struct shm_port *port = shm_conn_port(conn);
