@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Element-by-element kernels. This file is compiled once for each vector width (see
- * meson.build; TERN_WIDTH names it). The loops are plain C that the compiler vectorises.
- * Every operation on an element is one IEEE operation with its own rounding, and no two
- * are fused. So the bits of an element depend neither on the vector width nor on the
- * element's position in the array.
+ * Element-by-element kernels, and the sum of squares. This file is compiled once for each
+ * vector width (see meson.build; TERN_WIDTH names it). The loops are plain C that the
+ * compiler vectorises. Every operation on an element is one IEEE operation with its own
+ * rounding, and no two are fused. So the bits of an element depend neither on the vector
+ * width nor on the element's position in the array.
  */
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layers of the CPU's tables: matrix products by OpenBLAS, or by plain C in the table
- * "portable"; all other parts are in this file, with a fixed order of additions. */
+ * "portable" and without OpenBLAS (matmul.c); all other parts are in this file, with a
+ * fixed order of additions. */
 #include <math.h>
 #include <string.h>
 

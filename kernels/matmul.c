@@ -2,8 +2,8 @@
 /*
  * Matrix products by OpenBLAS on one thread (one, two and three threads give three
  * different results), or by plain C with a fixed order of additions. Plain C is used if
- * OpenBLAS is not built in, and for the table "portable", since OpenBLAS gives different
- * bits on different processors.
+ * OpenBLAS is not built in, and always for the table "portable", since OpenBLAS gives
+ * different bits on different processors.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,8 @@
 #include "kernels/variants.h"
 #include "tern-config.h"
 
-/* Computes c row by row, so that the inner loop runs along rows of b and c. */
+/* Computes c row by row: the inner loop runs along rows of c, and of b unless b is
+ * transposed. */
 void tern_matmul_portable(float *c, const float *a, bool a_transposed, const float *b,
 	bool b_transposed, size_t m, size_t n, size_t k, bool add)
 {

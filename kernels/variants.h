@@ -11,7 +11,7 @@
 struct tern_scalars tern_scalars_of(const struct tern_optimizer *opt, uint64_t step);
 
 /* elementwise.c, compiled once for each vector width: set the element-by-element
- * functions of a table. */
+ * functions and sum_squares() of a table. */
 void tern_elementwise_portable(struct tern_kernels *k);
 void tern_elementwise_avx2(struct tern_kernels *k);
 void tern_elementwise_avx512(struct tern_kernels *k);

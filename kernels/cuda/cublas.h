@@ -33,7 +33,8 @@ struct tern_cublas_api {
 
 /*
  * Loads libcublas.so.13 or .12, but no later major version than the driver's, at the
- * first call in this process; later calls return the same result. Thread-safe; the
+ * first call in this process at which the driver reports its version; later calls return
+ * the same result. Thread-safe; the
  * library stays loaded. -ENOSYS: it cannot be loaded; *why is then a line for the user,
  * in static storage.
  */

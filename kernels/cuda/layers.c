@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches the kernels of the layers. Matrix products use cuBLAS, or Tern's own kernel
- * without cuBLAS. All other parts use Tern's kernels; operations on the same elements are
- * combined into one kernel.
+ * Launches the kernels of the layers. Matrix products use cuBLAS; without cuBLAS, and for
+ * an inner size of 0, Tern's own kernel. All other parts use Tern's kernels; operations
+ * on the same elements are combined into one kernel.
  */
 #include <errno.h>
 #include <limits.h>

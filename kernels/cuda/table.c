@@ -204,8 +204,8 @@ static int open_blas(struct tern_cuda_kernels *k)
 
 /* ---- the fingerprint ---- */
 
-/* Appends to the fingerprint the environment variables by which a user can make cuBLAS
- * compute differently. */
+/* Appends to the fingerprint the environment variables below, by which a user can make
+ * cuBLAS compute differently. */
 static void name_overrides(char *out, size_t bytes)
 {
 	static const struct {

@@ -5,9 +5,9 @@
  * context current. A call queues work into the stream and returns, so its operands
  * (device addresses, as plain pointers of unified addressing) must stay valid until the
  * stream has executed the work. The workspace is allocated when the table is made, for
- * the sizes given then. No call allocates, waits or reads back results, so every call can
- * be captured into a CUDA graph. The graph repeats scalars, such as an update's step,
- * with their values at the capture.
+ * the sizes given then. The calls of the arithmetic do not allocate, wait or read back
+ * results, so each can be captured into a CUDA graph. The graph repeats scalars, such as
+ * an update's step, with their values at the capture.
  *
  * For one device and one fingerprint, results are a pure function of the inputs, bit for
  * bit: the order of sums depends on the sizes only, and floats are never added
@@ -59,7 +59,7 @@ void tern_cuda_kernels_free(struct tern_cuda_kernels *kernels);
 const char *tern_cuda_kernels_fingerprint(const struct tern_cuda_kernels *kernels);
 /* Text about the last call that failed; "" if none has failed. */
 const char *tern_cuda_kernels_error(const struct tern_cuda_kernels *kernels);
-/* Bytes of device memory that the table holds. */
+/* Size of the table's workspace, in bytes of device memory. */
 uint64_t tern_cuda_kernels_bytes(const struct tern_cuda_kernels *kernels);
 
 /* ---- the functions of struct tern_kernels (kernels.h), on the GPU ---- */
@@ -80,7 +80,7 @@ struct tern_cuda_tensor {
 };
 
 /* Makes one optimizer step on all tensors, with one kernel launch for every 33 of them.
- * n: number of gradients of each tensor. */
+ * Empty tensors do not count. n: number of gradients of each tensor. */
 int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *opt,
 	uint64_t step, const struct tern_cuda_tensor *tensors, size_t tensor_count,
 	unsigned n, float scale, float clip);
@@ -102,9 +102,9 @@ int tern_cuda_dense_backward(struct tern_cuda_kernels *k, float *dx, float *dw, 
 	float *dy, const float *y, const float *x, const float *w, uint64_t rows,
 	uint64_t in, uint64_t out, bool relu);
 
-/* Computes only dx. dy must already be masked (set to 0 where y == 0) by a call of
- * tern_cuda_dense_backward() with dx NULL. So work that needs only dw and db can be
- * queued between the two calls. */
+/* Computes only dx. If the layer has ReLU, dy must already be masked (set to 0 where y ==
+ * 0) by a call of tern_cuda_dense_backward() with dx NULL. So work that needs only dw and
+ * db can be queued between the two calls. */
 int tern_cuda_dense_backward_input(struct tern_cuda_kernels *k, float *dx,
 	const float *dy, const float *w, uint64_t rows, uint64_t in, uint64_t out);
 

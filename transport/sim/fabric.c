@@ -6,10 +6,12 @@
  * asserts that its callers respect fabric.h.
  *
  *     side: DIALLING -> UP -> ENDING (an event will end it)
- *                          -> ENDED (`ended` or `closed` is in the inbox)
+ *                    -> ENDED (`ended` or `closed` was put into the inbox)
  *
- * A side is kept until its `closed` was reported and no event refers to it. Pieces of a
- * put are written to the memory of the receiving side only until that side is ENDED.
+ * A side that is DIALLING may also go to ENDING. A crash of its process ends a side in
+ * any state at once. A side is kept until its `closed` was reported and no event refers
+ * to it. Pieces of a put are written to the memory of the receiving side only until that
+ * side is ENDED.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -124,8 +124,9 @@ struct work {
 	struct tern_mem *mem;
 	uint64_t offset, bytes, remote_offset;
 	uint32_t entry, generation;
-	/* Puts: the bytes as they were at the time of the call; NULL: the bytes are read
-	 * from the source when the piece arrives. */
+	/* Puts: the bytes as they were at the time of the call, or at the end of the
+	 * connection (sim_work_cut()); NULL: the bytes are read from the source when a
+	 * piece arrives. */
 	unsigned char *snapshot;
 	struct piece pieces[PIECES_MAX];
 	unsigned piece_count, refs;
@@ -176,8 +177,8 @@ void sim_report_end(struct side *s);
 void sim_read_no_more(struct reading *reading);
 void sim_work_put(struct work *w);
 /* Copies the data of the op's pieces in flight, which may still arrive. Must be called
- * when a connection has ended, before its op is completed: after that the caller may reuse
- * the memory. */
+ * when a connection has ended, before its op is completed: after that the caller may
+ * reuse the memory. */
 void sim_work_cut(struct work *w);
 void sim_window_landed(struct sim_port *port, uint32_t entry, uint32_t generation);
 int sim_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data on the simulator's connections: messages, puts, gets and peeks. A put arrives in
  * pieces, in any order, before anything that was sent after it; a get reads at some later
- * time; sends fail with -EAGAIN at random. */
+ * time; messages, puts, gets and exposures fail with -EAGAIN at random. */
 #include <errno.h>
 #include <string.h>
 
@@ -212,7 +212,7 @@ static void finish_at(struct work *w, uint64_t at_ns)
 	tern_sim_at(sim_of(side_port(w->side)), &w->done, at_ns);
 }
 
-/* The window that a put or get refers to; NULL: it was closed, or the other end has
+/* The window that a put or get refers to; NULL: it was withdrawn, or the other end has
  * ended. */
 static struct window *target(struct work *w)
 {

@@ -2,8 +2,8 @@
 /*
  * The simulator: simulates processes, network, disks and time in one thread; a seed
  * determines everything that happens. The code under test is the real code; only struct
- * tern_env and the fabric are simulated. Two runs with one seed are identical, which
- * tern_sim_hash() shows.
+ * tern_env, the fabric and, with opts.cuda_api, the CUDA driver are simulated. Two runs
+ * with one seed are identical, which tern_sim_hash() shows.
  *
  * The simulated world has a queue of events in virtual time. tern_sim_run() takes the
  * next event (or the next timer of a context), sets the clock to its time, and lets the
@@ -26,12 +26,14 @@ struct tern_sim_opts {
 	 * TERN_CAP_PUT. */
 	uint32_t caps;
 	uint32_t caps_b; /* the same for the fabric sim-b */
-	/* Bounds of every simulated delay; if delay_max_ns is 0: 1 us and 50 us. */
+	/* Bounds of a simulated delay (a file operation takes ten times one); if
+	 * delay_max_ns is 0: 1 us and 50 us. */
 	uint64_t delay_min_ns, delay_max_ns;
 	/* As tern_conn.chunk_bytes, for every connection; 0: 4 KiB. */
 	uint64_t chunk_bytes;
 	uint32_t eager_bytes; /* default eager threshold of a connection; 0: 1 KiB */
-	/* As tern_conn.bulk_bytes, for the fabric sim; 0: puts delay no messages. */
+	/* As tern_conn.bulk_bytes, for the fabric sim. It is only reported: a message
+	 * never arrives before a put that was made earlier. */
 	uint64_t bulk_bytes;
 	/* Probability, in 1/1000, that a send, put, get or expose returns -EAGAIN. */
 	unsigned eagain_permille;
@@ -67,7 +69,8 @@ int tern_sim_run(
 
 uint64_t tern_sim_now_ns(const struct tern_sim *sim);
 struct tern_rng *tern_sim_rng(struct tern_sim *sim);
-/* Hash of everything that has happened in the simulation so far. */
+/* Hash of what polls of the fabrics have reported so far, and of the tasks run, with
+ * their times. */
 uint64_t tern_sim_hash(const struct tern_sim *sim);
 
 /* Cuts a connection that the seed chooses. Data in flight may or may not arrive; bytes of
@@ -84,7 +87,8 @@ void tern_sim_break(struct tern_sim *sim, bool broken);
 /* Ends the process immediately, as a crash does; its peers are notified later. Its
  * contexts no longer make progress and can be freed. */
 void tern_sim_crash(struct tern_sim_process *process);
-/* Suspends the process for for_ns of virtual time, as SIGSTOP does. */
+/* Suspends the process for for_ns of virtual time, as SIGSTOP does. No effect on a
+ * process that is suspended already. */
 void tern_sim_stall(struct tern_sim_process *process, uint64_t for_ns);
 
 /* Writes a file in the simulated file system, which all processes share. The bytes are
@@ -110,7 +114,8 @@ uint64_t tern_sim_delay(struct tern_sim *sim);
 bool tern_sim_dice(struct tern_sim *sim, unsigned permille);
 void tern_sim_trace(struct tern_sim *sim, uint64_t what);
 const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim);
-/* Marks the process as having work: its contexts run before the clock advances. */
+/* Marks the process as having work: its contexts run before the clock advances, or when
+ * the process is no longer suspended. */
 void tern_sim_rouse(struct tern_sim_process *process);
 struct tern_sim *tern_sim_of(struct tern_sim_process *process);
 bool tern_sim_broken(const struct tern_sim *sim);

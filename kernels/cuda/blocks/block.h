@@ -7,11 +7,11 @@
  *
  * A block function consists of regions that start with TERN_EACH (t, THREADS). On the GPU
  * each thread runs a region once with its own t; on the CPU a region is a loop over t.
- * TERN_BARRIER stands between two regions if one reads what another thread wrote; on the
- * CPU the end of the loop is that barrier. TERN_SHARED marks variables that the threads
- * of a block share. A variable that a thread keeps from one region to the next is an
- * array of TERN_KEPT(THREADS) elements indexed by TERN_MINE(t): one element on the GPU,
- * one for each thread on the CPU.
+ * TERN_BARRIER stands between two regions if one reads what another thread wrote, or
+ * overwrites what another thread reads; on the CPU the end of the loop is that barrier.
+ * TERN_SHARED marks variables that the threads of a block share. A variable that a thread
+ * keeps from one region to the next is an array of TERN_KEPT(THREADS) elements indexed by
+ * TERN_MINE(t): one element on the GPU, one for each thread on the CPU.
  *
  * On both, arithmetic is IEEE with one rounding per operation. nvcc gets --fmad=false (no
  * fused multiply-add), and keeps its defaults: correctly rounded division and square

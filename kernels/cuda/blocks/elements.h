@@ -13,8 +13,8 @@
 
 /*
  * Adds x[0..n), n at most 8, in place, in the order of the tree of docs/training.md: in
- * each round x[i] and x[i + step] are already sums of `step` inputs. If the compiler
- * knows n, only the additions remain.
+ * each round x[i] and x[i + step] are already sums of `step` inputs (the last of them of
+ * fewer, if no more are there). If the compiler knows n, only the additions remain.
  */
 TERN_BODY float tern_element_tree(float *x, unsigned n)
 {

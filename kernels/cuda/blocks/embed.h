@@ -258,7 +258,7 @@ TERN_BODY float tern_add_staged(const struct tern_addends *x, float sum,
 }
 
 /* Adds all rows of the list to sums[TERN_MINE(t)], for threads t below 32 (one per
- * column). Ends with a barrier. */
+ * column). Ends with a barrier, unless the list is empty. */
 #define TERN_ADD_LIST(x, stage, sums)                                                    \
 	for (uint64_t at = 0; at < (x)->count; at += TERN_EMBED_STAGE) {                 \
 		TERN_EACH (t, TERN_EMBED_THREADS)                                        \
@@ -358,7 +358,7 @@ TERN_BODY void tern_block_embed_scan(const struct tern_cuda_scatter *a, uint64_t
 		x.count = ends[TERN_EMBED_THREADS - 1];
 		TERN_ADD_LIST(&x, stage, sums)
 		/* The next round overwrites `list` and `ends`, which other threads may
-		 * still read. */
+		 * still read: TERN_ADD_LIST() has no barrier if the list is empty. */
 		TERN_BARRIER();
 	}
 	TERN_EACH (t, TERN_EMBED_THREADS)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The list of kernels: name, type of the single argument, threads per block. Three things
- * are generated from this list: the GPU's functions (kernels.cu), the host's lookup and
- * launch (table.c), and the CPU versions for tests.
+ * are generated from this list: the GPU's functions (kernels.cu), the host's numbers,
+ * lookup and launch (cuda_kernels.h, table.c), and the CPU versions for tests.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_LIST_H
 #define TERN_KERNELS_CUDA_BLOCKS_LIST_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The matrix product for machines without cuBLAS, as a function of one block. A block
+ * The matrix product for tables without cuBLAS, as a function of one block. A block
  * computes a tile of 64 x 64 elements of c, and each thread 4 x 4 of them. The products
  * of an element are added in the order of k, each with a fused multiply-add. So the bits
  * of an element depend only on its row of a and its column of b. The kernel is meant for
