@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Little-endian loads and stores at any alignment. The headers of messages are
- * little-endian on the wire; the shm fabric's own notes and areas, which stay on one
- * machine, have its byte order. Tensors travel in the byte order of the sender's memory,
- * since swapping needs their element type. So each end announces its byte order in the
- * handshake, and a peer of different byte order is refused.
+ * Little-endian loads and stores at any alignment. All headers of Tern are little-endian
+ * on the wire; only the shm fabric's own notes and areas, which never leave a machine,
+ * have that machine's byte order. Tensors travel in the byte order of the sender's
+ * memory, since swapping needs their element type. So each end announces its byte order
+ * in the handshake, and a peer of different byte order is refused.
  */
 #ifndef TERN_BASE_ENDIAN_H
 #define TERN_BASE_ENDIAN_H

@@ -5,10 +5,9 @@
  * simulator run the real protocol, server and client in virtual time, from a seed.
  *
  * One tern_env belongs to one context and is used on that context's thread; only
- * tern_env_system() is shared. Tasks
- * (computations) run on worker threads of the tools (tools/host_env.c); the simulator
- * runs them inline and gives them a duration in virtual time. From submit until done(), a
- * task touches only memory that was handed to it.
+ * tern_env_system() is shared. Tasks (computations) run on worker threads of the tools
+ * (tools/host_env.c); the simulator runs them inline and gives them a duration in virtual
+ * time. From submit until done(), a task touches only memory that was handed to it.
  */
 #ifndef TERN_BASE_ENV_H
 #define TERN_BASE_ENV_H

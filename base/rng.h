@@ -33,7 +33,7 @@ static inline float tern_unit_f32(uint64_t r)
 	return (float)(r >> 40) * 0x1p-24f;
 }
 
-/* A sequential generator for tests and jitter. */
+/* A sequential generator for tests, the simulator and benchmarks. */
 struct tern_rng {
 	uint64_t seed, next;
 };

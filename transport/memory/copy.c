@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies of large tensors bypass the cache with non-temporal stores, on x86-64 processors
- * with AVX2 or AVX-512; on others they are ordinary copies. A copy through the
- * cache would first read every line that it is about to overwrite, and would evict data
- * that the CPU needs next. The processor does not order non-temporal stores with other
- * stores, so a fence follows them in each copy: a flag that is stored after the copy
- * becomes visible after the copied bytes.
+ * with AVX2 or AVX-512; on others they are ordinary copies. A copy through the cache
+ * would first read every line that it is about to overwrite, and would evict data that
+ * the CPU needs next. The processor does not order non-temporal stores with other stores,
+ * so a fence follows them in each copy: a flag that is stored after the copy becomes
+ * visible after the copied bytes.
  */
 #include "transport/memory/copy.h"
 

@@ -6,9 +6,8 @@
  * A slab in host memory is a memfd, because the shm fabric passes it to a peer, which
  * maps it. The memfd is sealed before a peer gets it, so that no process can shrink it
  * while another uses it, and (since Linux 5.1) only the mapping made here can write to
- * it. A pool never
- * stores its own data inside a slab: a peer must see only tensors, and the CPU may not be
- * able to read a slab on a GPU.
+ * it. A pool never stores its own data inside a slab: a peer must see only tensors, and
+ * the CPU may not be able to read a slab on a GPU.
  *
  * Each memory gets an id that is never reused. So a message that arrives late may name
  * memory that no longer exists, but never other memory in its place.

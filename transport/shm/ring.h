@@ -33,8 +33,8 @@
  * The indices and flags of a maker share a line on purpose: they have one writer, which
  * seldom writes any of them, so the line stays in the cache of the peer, which reads them
  * all the time. Words that are written more often have a line of their own: the bell,
- * written for nearly every message, which the peer reads only before it sleeps, and
- * `reading`, which it reads only when the connection ends.
+ * which the peer reads only before it sleeps, and `reading`, which it reads only when the
+ * connection ends.
  *
  * The peer is not trusted. Each of its words is read once, into a variable, which is then
  * checked: impossible lengths and indices are -EPROTO, and no access goes outside the

@@ -13,7 +13,8 @@
  * keeps from one region to the next is an array of TERN_KEPT(THREADS) elements indexed by
  * TERN_MINE(t): one element on the GPU, one for each thread on the CPU.
  *
- * On both, arithmetic is IEEE with one rounding per operation. nvcc gets --fmad=false (no
+ * On both, arithmetic (except exp() and log()) is IEEE with one rounding per operation.
+ * nvcc gets --fmad=false (no
  * fused multiply-add), and keeps its defaults: correctly rounded division and square
  * root, and subnormal numbers. Where a fused multiply-add is wanted, the source calls
  * fmaf().
