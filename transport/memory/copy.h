@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */ /* Implementations of a memory copy for tern_copy() and its test: all but the last use
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Implementations of a memory copy for tern_copy() and its test: all but the last use
  * non-temporal stores. */
 #ifndef TERN_TRANSPORT_MEMORY_COPY_H
 #define TERN_TRANSPORT_MEMORY_COPY_H

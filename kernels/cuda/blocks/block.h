@@ -14,10 +14,9 @@
  * TERN_MINE(t): one element on the GPU, one for each thread on the CPU.
  *
  * On both, arithmetic (except exp() and log()) is IEEE with one rounding per operation.
- * nvcc gets --fmad=false (no
- * fused multiply-add), and keeps its defaults: correctly rounded division and square
- * root, and subnormal numbers. Where a fused multiply-add is wanted, the source calls
- * fmaf().
+ * nvcc gets --fmad=false (no fused multiply-add), and keeps its defaults: correctly
+ * rounded division and square root, and subnormal numbers. Where a fused multiply-add is
+ * wanted, the source calls fmaf().
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
 #define TERN_KERNELS_CUDA_BLOCKS_BLOCK_H
