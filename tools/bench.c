@@ -30,8 +30,7 @@ struct bench_settings {
 	const char *serve, *connect;
 	bool once, all;
 	struct secret_settings secret;
-	/* the secret of both ends: made here for one host, read from the user's file for
-	 * two */
+	/* the secret of both ends, see get_secret() */
 	struct secret known;
 	int wait;
 	struct byte_list size, rounds;
@@ -152,8 +151,8 @@ static uint64_t rounds_of(
 	return TERN_MAX(kind->rounds_min, TERN_MIN(rounds, kind->rounds_max));
 }
 
-/* --all: at most this many bytes are in flight, but always 2 tensors (test lat: 1). More
- * large tensors would take much memory without changing the result. */
+/* --all without --inflight: at most this many bytes are in flight, but always 2 tensors
+ * (test lat: 1). More large tensors would take much memory without changing the result. */
 #define INFLIGHT_BYTES (256ull << 20)
 
 static uint32_t inflight_of(
@@ -481,7 +480,8 @@ static int check_ends(
 	return 0;
 }
 
-/* Gets the secret: for two hosts the user's, for one host a new random one. */
+/* Gets the secret: for two hosts the user's; for one host too, if it is an option, else a
+ * new random one. There is none with --insecure. */
 static int get_secret(struct bench_settings *s, struct message *error)
 {
 	if (s->serve || s->connect || s->secret.file || s->secret.fd)

@@ -99,7 +99,7 @@ void bench_end_summarise(const struct bench_end *e, const struct bench_usage *ot
 void bench_end_with_parent(pid_t parent);
 
 /* Pins the process to the n-th core, from 0, of those that it may use; false if it has
- * fewer. */
+ * fewer, or if the system refuses. */
 bool bench_pin(unsigned n);
 /* Returns the number of cores that the process may use. */
 unsigned bench_core_count(void);

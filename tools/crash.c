@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See crash.h. The handler makes only system calls, except for backtrace(), whose library
- * is loaded beforehand. backtrace() may itself crash if the stack is corrupted. The
- * signal then has its default action again (SA_RESETHAND), so the process still ends by
- * it.
+ * See crash.h. The handler calls only async-signal-safe functions, except for backtrace()
+ * and backtrace_symbols_fd(), whose library is loaded beforehand. They may crash if the
+ * stack is corrupted. Each signal is handled once only (SA_RESETHAND), so the process still
+ * ends.
  */
 #include "tools/crash.h"
 

@@ -60,8 +60,8 @@ int device_check_memory(int memory, bool has_gpu, struct message *error);
 /*
  * Finds the device for process `index` of its role (server or worker). "cuda" without a
  * number means device `index` modulo the number of devices. Checks that the device exists
- * and can be used, without allocating memory on it. -EINVAL: `error` has one line about
- * `option`, the option's name.
+ * and can be used, without allocating memory on it. `option`: the option's name, for the
+ * error text. -EINVAL: `error` has one line.
  */
 int device_find(const char *option, const struct device_choice *choice, uint64_t index,
 	int arithmetic, struct device *out, struct message *error);

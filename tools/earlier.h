@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The file of parameters that an interrupted run of a job has left in the --save
- * directory. A batch system that interrupts a job starts the same command line again:
- * only that run may replace the file. So the file contains the name of its job.
+ * directory. A batch system that interrupts a job starts the same command line again: that
+ * run may replace the file, other jobs need --overwrite. So the file contains the name of
+ * its job.
  */
 #ifndef TERN_TOOLS_EARLIER_H
 #define TERN_TOOLS_EARLIER_H

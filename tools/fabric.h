@@ -57,7 +57,7 @@ int fabric_check_listen(const struct fabric_settings *settings, const char *list
 	struct message *error);
 
 /* Checks an address of a peer, as in --join: "FABRIC://REST", or several of them joined
- * by +. -EINVAL: `why` says what would be right. */
+ * by +. -EINVAL: `why` says what is expected, or why the fabric does not work here. */
 int fabric_check_address(
 	const struct tern_domain *domain, const char *address, struct message *why);
 
@@ -69,7 +69,8 @@ int fabric_check(const struct fabric_settings *settings, struct message *error);
  * must outlive the options. */
 struct tern_domain_opts fabric_domain_opts(const struct fabric_settings *settings);
 
-/* Why the requested fabric does not work on this host; NULL: it works. */
+/* Why the requested fabric does not work on this host; NULL: it works, or the choice is
+ * "auto". */
 const char *fabric_missing(
 	const struct fabric_settings *settings, const struct tern_domain *domain);
 

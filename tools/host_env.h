@@ -30,8 +30,9 @@ int host_env_new(const struct host_env_opts *opts, struct tern_env **out);
  */
 void host_env_stop(struct tern_env *env);
 
-/* First half of host_env_stop(), which must be called afterwards: asks the threads to
- * end, and waits at most `ms` milliseconds. False: a thread still runs. */
+/* First half of host_env_stop(), which must be called afterwards unless the process exits:
+ * asks the threads to end, and waits at most `ms` milliseconds. False: a thread still
+ * runs. */
 bool host_env_ends(struct tern_env *env, unsigned ms);
 
 /* Calls host_env_stop() first. NULL is allowed. */

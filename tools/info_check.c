@@ -567,7 +567,7 @@ static const char *address_of(const json_t *device, json_int_t port)
 	return NULL;
 }
 
-/* Checks an RDMA device once through each of its ports. */
+/* Checks an RDMA device once through each of its active ports that have an IP address. */
 static void check_device(struct run *run, int fabric, const json_t *device)
 {
 	struct target target = {.fabric = fabric,

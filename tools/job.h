@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of a training job. `tern train`, `tern server` and `tern worker` use the
- * same names for them, so that the launcher (`tern train`) can pass on its own arguments,
- * and every worker of a job, on this machine or another, gets the same.
+ * The options of a training job. `tern train` and `tern worker` both have all of
+ * JOB_OPTIONS, so that the launcher (`tern train`) can pass its own arguments on to the
+ * workers, and every worker of a job, on this machine or another, gets the same.
  */
 #ifndef TERN_TOOLS_JOB_H
 #define TERN_TOOLS_JOB_H
@@ -104,7 +104,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		JOB_OPTION(FLAG, "json", NULL, json, "one JSON object per line"),        \
 		LOG_LEVEL_OPTION(struct job_settings, log_level)
 
-/* Rows for the commands that start servers. `field` of the first is a uint64_t, the
+/* Rows for `tern train` and `tern server`. `field` of the first is a uint64_t, the
  * number of threads (0: not given); `field` of the second a double, the timeout in
  * seconds. */
 #define THREADS_OPTION(name, settings, field)                                            \
@@ -121,8 +121,8 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
 
 /*
- * Checks what the option table cannot: required options, options that exclude each other,
- * and whether files exist. Then fills in the defaults that depend on other options.
+ * Checks what the option table cannot, such as required options, options that exclude each
+ * other, and whether files exist. Also fills in the defaults that depend on other options.
  * -EINVAL: `error` has one line.
  */
 int job_check(struct job_settings *job, struct message *error);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chooses which lines of the library's log a process prints: the level of --log-level,
- * else of the environment variable TERN_LOG, else warnings and errors. Each line has the
- * time and the role of its process, since logs of several processes are read together.
+ * else of the environment variable TERN_LOG, else warnings and errors. Each line of text has
+ * the time and the role of its process, since logs of several processes are read together.
  */
 #ifndef TERN_TOOLS_LOG_H
 #define TERN_TOOLS_LOG_H
@@ -27,8 +27,8 @@ int log_parse_level(const char *text, void *at, struct message *why);
  * value of --log-level. -EINVAL: TERN_LOG does not name a level. */
 int log_open(const char *role, enum tern_log_level level, struct message *error);
 
-/* From now on take() is called with each log line, on the thread that logs it, and
- * nothing goes to stderr. NULL: log lines go to stderr again. */
+/* From now on take() is called with each log line, on the thread that logs it, and must
+ * print the line itself. NULL: log lines go to stderr again. */
 void log_redirect(
 	void (*take)(enum tern_log_level level, const char *text, void *arg), void *arg);
 

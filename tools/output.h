@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The output of a command while it runs. Programs get JSON lines. People get a progress
- * line that rewrites itself on a terminal, and a limited number of plain lines elsewhere.
- * Progress goes to stderr, so that stdout has only the results.
+ * line that rewrites itself on a terminal, and at most about one plain line a second
+ * elsewhere. For people, progress goes to stderr, so that it does not mix with the results
+ * and notes on stdout.
  *
  * If the reader of a stream stops reading, the process blocks, as usual. But once a
  * signal has asked the process to end, a stream that accepts nothing for a second is

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See report.h. An event with an unknown name, or without some member, is printed as far
- * as possible, because a child may be of another version. */
+/* See report.h. As text, a member that an event lacks counts as 0 or "", and an event with
+ * an unknown name is not printed. */
 #include "tools/report.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /*
  * The events of a job's processes: each is a JSON object with a member "event". Servers
  * and workers write them; the launcher (`tern train`) reads those of its children and
- * passes them on. The process that the user has started prints the events with these
- * functions: as JSON with --json, else as text.
+ * passes on those that the user needs. Every process prints its events with these
+ * functions: as JSON with --json, which the launcher gives its children, else as text.
  *
  *     listening  address                                     a server can be joined
  *     start      model, fabric, servers, workers, slots: the launcher starts the workers
@@ -16,22 +16,24 @@
  *     generated  text
  *     note       text: news for the user, such as which process has joined
  *     waiting    text: how long there was no step, and which process is waited for
- *     device     role, index, device, text, device_bytes: the GPU on which this server
- *                or worker computes
+ *     device     role, index, device, text, device_bytes (workers only): the GPU on
+ *                which this server or worker computes
  *     ready      a worker has read its data; only the launcher needs to know
  *     begun      a worker's first step begins; only the launcher needs to know
- *     lost       worker, text: a server goes on without this worker
+ *     lost       worker, text: the process that prints this goes on without the worker
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server has applied, reported at its end
  *     log        time, level, text: a line of the library's log
  *     status     text: the answer to SIGUSR1; without --json it goes to stderr
  *     error      text, input (true: the user's fault, not the job's)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
- *     failed     text, code: the last event of a command that failed
+ *     failed     text, code: the last event of a command that failed; a server or
+ *                worker prints "error" and "end" instead once it has started
  *     end        code: the last event of a server or worker
  *
  * With --json each event also has "time" (UTC), "host", "pid", and "job": the value of
- * the environment variable TERN_JOB, which the launcher sets unless the user has set it.
+ * the environment variable TERN_JOB, which the launcher sets unless the user has set it
+ * (a server or worker that is started without TERN_JOB prints no "job").
  */
 #ifndef TERN_TOOLS_REPORT_H
 #define TERN_TOOLS_REPORT_H
@@ -39,8 +41,8 @@
 #include "base/env.h"
 #include "tools/output.h"
 
-/* Prints an event and releases it. As text, error and log lines begin with "tern WHO:
- * ". */
+/* Prints an event and releases it. As text, lines on stderr other than progress begin
+ * with "tern WHO: ". */
 void report(struct output *out, const char *who, json_t *event);
 
 #define REPORT_JOB "TERN_JOB"
@@ -49,7 +51,7 @@ void report(struct output *out, const char *who, json_t *event);
 void report_failed(const char *text, int code);
 
 /* Makes a JSON string from text that may not be UTF-8, such as a path or text that a
- * model wrote. Bytes that JSON cannot hold become '?'. */
+ * model wrote: if it is not, all its bytes above ASCII become '?'. */
 json_t *report_text(const char *text);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * The part that a server process and a worker process (each is a "role" in a job) have in
  * common: the environment with its threads (base/env.h), a domain and a context, the loop
- * that drives the context until the role has ended or a signal asks the process to end,
- * and the JSON events that the process prints. A process that was asked to end exits
- * within 10 s, unless it is saving the parameters.
+ * that drives the context until the role has ended, by itself or because a signal has asked
+ * the process to end, and the events that the process prints. A process that was asked to
+ * end exits within about 10 s, unless it is saving the parameters.
  *
  * Order of calls:
  *
@@ -50,8 +50,9 @@ struct role {
 
 /* Creates the environment with `threads` threads for arithmetic, the domain and the
  * context. The secret (NULL: none) is copied. A negative result is a failure, which has
- * been reported already. The caller must call role_cut and role_close in either case, and
- * sets role->stop after this call. */
+ * been reported already. In either case role_close() must follow, and before it role_cut()
+ * if the caller has anything to free. Clears *role, so role->stop and the other callbacks
+ * must be set after this call. */
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json);
@@ -64,15 +65,17 @@ bool role_is_asked(void *role);
 /* Drives the context and handles signals until role->over is set. */
 void role_loop(struct role *role);
 
-/* Ends the threads, then frees the context. No callback is called after this. */
+/* Ends the threads, then frees the context. No callback is called after this. Does not
+ * return, but exits the process, if a thread or a peer takes too long for a process that has
+ * failed or was asked to end. */
 void role_cut(struct role *role);
 
-/* Frees what role_cut() has left. Returns the exit code: after a signal, 128 plus its
+/* Calls role_cut() first, then frees the rest. Returns the exit code: after a signal, 128 plus its
  * number, unless the role has left in good order. */
 int role_close(struct role *role);
 
 /* Describes the error code `status`. For -ENOMEM the text names the limit of the process
- * (ulimit) that may be the cause. Writes to `text` and returns it. */
+ * (ulimit) that may be the cause, if there is one. Writes to `text` and returns it. */
 const char *role_why(int status, char *text, size_t bytes);
 
 /* Ends the role with a failure. Only the first failure is reported and sets the exit

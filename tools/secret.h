@@ -5,8 +5,8 @@
  *
  * A secret is never on a command line, where every user of the host could see it. It
  * comes from a file (--secret-file, or TERN_SECRET_FILE), or through an open descriptor
- * (--secret-fd): `tern train` makes a secret for each job and passes it to its children
- * through a pipe. (The environment would not be safe: programs that are started later
+ * (--secret-fd): `tern train` makes a secret for each job, unless --insecure is given, and
+ * passes it to its children through a pipe. (The environment would not be safe: programs that are started later
  * inherit it, and debuggers and crash reports show it. Data read from a pipe is gone.)
  */
 #ifndef TERN_TOOLS_SECRET_H
@@ -51,7 +51,7 @@ int secret_read(const struct secret_settings *settings, struct secret *out,
 	struct message *error);
 
 /* Makes a random secret with getrandom(). *out is "" if this build cannot use secrets (it
- * has no OpenSSL). */
+ * has no OpenSSL). Returns 0, or a negative errno if there are no random numbers. */
 int secret_make(struct secret *out);
 
 /* Erases the secret from memory. */

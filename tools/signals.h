@@ -22,7 +22,8 @@
  *                      the remaining processes of a job that has failed or is over
  *
  * SIGPIPE and SIGXFSZ are ignored from now on: a write fails with EPIPE or EFBIG instead.
- * Returns a descriptor that is readable when a signal has arrived, or -EMFILE.
+ * Returns a descriptor that is readable when a signal has arrived, or the negative errno
+ * of pipe2(), such as -EMFILE.
  */
 int signals_open(void);
 
@@ -51,11 +52,13 @@ const char *signals_name(int number);
  * number, 0 if none has arrived. */
 int signals_take(int fd);
 
-/* Restores the default actions of the signals and closes the descriptor. */
+/* Restores the default actions of the caught signals, except that SIGUSR1 is ignored, and
+ * closes the descriptor. Signals that signals_open() ignores stay ignored. */
 void signals_close(int fd);
 
-/* For a child between fork and exec: restores the default actions, but ignores SIGUSR1,
- * which would end the child, until the child catches it. Async-signal-safe. */
+/* For a child between fork and exec: sets the actions of signals as signals_close() does.
+ * SIGUSR1 would end the child, so it is ignored until the child catches it.
+ * Async-signal-safe. */
 void signals_reset_child(void);
 
 #endif

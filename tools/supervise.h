@@ -32,7 +32,7 @@ struct child {
 	/* the child is writing a file: supervise_end() must not kill it yet */
 	bool saving;
 	int status; /* from waitpid(); valid if not `running` */
-	int fd;     /* read end of its stdout; -1 after end of file */
+	int fd;     /* read end of its stdout; -1 after end of file or an error */
 	char *line; /* start of a line whose newline has not been read yet */
 	size_t line_bytes, line_room;
 };
@@ -40,7 +40,7 @@ struct child {
 struct supervisor {
 	/* Called for each line that a child has printed; `line` has no newline. */
 	void (*on_line)(void *arg, struct child *child, const char *line);
-	/* Called when a child has ended, after all its lines were passed to on_line.
+	/* Called when a child has ended, after its complete lines were passed to on_line.
 	 * child->status is set. */
 	void (*on_exit)(void *arg, struct child *child);
 	/* Called when SIGUSR1 asks for the status, before the signal is passed to the
@@ -64,12 +64,12 @@ struct supervisor {
 
 /* From now on catches the signals of signals.h, and SIGTSTP: the children stop and
  * continue with this process. The on_... handlers may be set before or after this call.
- * -EMFILE. */
+ * Errors: those of signals_open(). */
 int supervise_init(struct supervisor *s);
 
 /* Starts the child "tern ARGS..." (at most SUPERVISE_ARGS_MAX arguments,
- * NULL-terminated). -EAGAIN, -ENOMEM, -EMFILE. If the program cannot be executed, the
- * child exits with status 127. */
+ * NULL-terminated). Errors: the negative errno of pipe2() or fork(). If the program cannot
+ * be executed, the child exits with status 127, or 126 if it cannot report that either. */
 int supervise_start(struct supervisor *s, const char *name, const char *const *args);
 
 /*
@@ -86,7 +86,7 @@ unsigned supervise_running(const struct supervisor *s);
  * counted, because both the shell and the kernel send SIGHUP when a terminal is closed. */
 void supervise_end(struct supervisor *s, int signal, unsigned grace_ms);
 
-/* Restores the default signal actions. All children must have ended. */
+/* Ends the catching of signals, see signals_close(). All children must have ended. */
 void supervise_fini(struct supervisor *s);
 
 /* Describes how a child ended: "worker 1 (pid 4242) was killed by signal 9 (Killed)",

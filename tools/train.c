@@ -7,7 +7,7 @@
  *             something went wrong -> FAILED -> all processes are ended
  *
  * Servers and workers are processes of this same program, `tern server` and `tern
- * worker`, with the arguments that this process got. They report events as JSON lines,
+ * worker`, each with the arguments that concern it. They report events as JSON lines,
  * which this process reads. When one process dies, others report errors too, in an order
  * that does not show which error caused the others. So the launcher waits up to
  * PATIENCE_NS after the first failure. If a process was killed by a signal, that is
@@ -85,7 +85,8 @@ struct train {
 	const char *server_device;
 	char worker_timeout_s[32];
 	char server_threads[24]; /* --server-threads; "": not given */
-	/* Sums over the servers: gradients applied, refused, and their staleness. */
+	/* Over all servers: sums of gradients applied and refused and of their staleness,
+	 * and the largest staleness. */
 	double applied, refused, staleness_sum, staleness_max;
 	bool insecure;
 	int argc; /* command line of the user, passed on to the workers */
@@ -101,7 +102,7 @@ struct train {
 	uint64_t memory_ns; /* time of the next check of the host's free memory */
 	bool begun;         /* the steps have begun: from now on a worker may be lost */
 	unsigned speaker;   /* index of the worker whose progress is printed */
-	/* Lost workers, by child number. died: the process has exited with a failure.
+	/* Lost workers, by child number. died: the process has ended with a failure.
 	 * missed: a server's text about a lost worker, which may still run. told: the
 	 * loss was reported to the user. */
 	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
@@ -109,8 +110,8 @@ struct train {
 	char *missed[SUPERVISE_CHILDREN_MAX];
 	char *complaints[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker's first error */
 	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
-	/* The first error event (`error`), and the first process that ended with a
-	 * failure (`dead`). */
+	/* error: the first error, of a child or of this process. dead: the first process
+	 * that was killed by a signal, else the first that exited with a failure. */
 	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
 	char error[512];
 	bool input_error;
@@ -477,8 +478,8 @@ static void take_worker_event(
 		t->begun = true;
 	} else if (strcmp(name, "done") == 0) {
 		take_slot_losses(t, event);
-		/* The finisher is the worker that has tested the parameters. Its result
-		 * is printed when all processes have ended. */
+		/* The finisher is the worker that tests and saves the parameters. Its
+		 * result is printed when all processes have ended. */
 		if (json_is_true(json_object_get(event, "finisher"))) {
 			json_decref(t->done);
 			t->done = json_incref(event);
@@ -493,8 +494,8 @@ static void take_worker_event(
 	}
 }
 
-/* True for events that are printed as they arrive, from servers and workers alike. All
- * servers report the same notes, so of servers only the notes of server 0 are printed. */
+/* True for events that are printed as they arrive, from servers and workers alike. Most
+ * notes come from every server, so of servers only the notes of server 0 are printed. */
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
@@ -745,8 +746,8 @@ static int conclude(struct train *t)
 		supervise_end(&t->sup, SIGTERM, t->begun ? LEAVE_MS : GRACE_MS);
 		return conclude_interrupted(t);
 	}
-	/* SIGUSR2: end without saving. The job has failed, or its results are saved
-	 * already. */
+	/* SIGUSR2: end without saving. The job has failed, or is over: what was to be saved
+	 * is saved already. */
 	supervise_end(&t->sup, SIGUSR2, GRACE_MS);
 	if (!t->failed_ns && t->done) {
 		tell_losses(t);

@@ -329,7 +329,7 @@ static void ended(void *arg, int status, const char *text,
 		w->role.left = true;
 		report_end(w, results);
 	}
-	/* another worker takes over and will save into the directory */
+	/* another worker may take over and save into the directory */
 	if (results->alone)
 		w->made_directory = false;
 	w->role.over = true;
