@@ -323,9 +323,9 @@ bool bench_end_is_down(const struct bench_end *e)
 	return e->down;
 }
 
-/* Polls the context once, or sleeps until an event comes, at most 1 s. If messages have set times of
- * their start, a sender that sleeps also wakes when its next message is due, and then
- * sends it. Returns the status of the poll or wait. */
+/* Polls the context once, or sleeps until an event comes, at most 1 s. If messages have
+ * set times of their start, a sender that sleeps also wakes when its next message is due,
+ * and then sends it. Returns the status of the poll or wait. */
 static int drive_once(struct bench_end *e)
 {
 	uint64_t limit_ns = TERN_NS_PER_S, due = 0, now_ns;

@@ -4,8 +4,9 @@
 #define TERN_TOOLS_CRASH_H
 
 /* Catches SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, each unless it is ignored or has
- * another handler, such as a sanitizer's. After the report the process ends by the same signal, with a
- * core file if the system keeps them. To be called once, before threads are started. */
+ * another handler, such as a sanitizer's. After the report the process ends by the same
+ * signal, with a core file if the system keeps them. To be called once, before threads are
+ * started. */
 void crash_open(void);
 
 #endif

@@ -16,7 +16,7 @@ struct tern_cuda_api;
  * "toolkit": "13.0", "peermem": false, "devices": [{"name", "uuid", "pci", "numa_node",
  * "capability", "memory_bytes", "memory_free_bytes", "multiprocessors", "kernels":
  * "native", "ptx" or "none", "transfers": {...}, "differences": ["..."]}]}. A number that
- * is not known is -1.
+ * is not known is -1. A device that does not answer has only "name" and "differences".
  *
  * `api`: the initialised driver of a test; NULL: this machine's driver.
  */

@@ -5,8 +5,9 @@
  * interfaces.
  *
  * The IP addresses of a device are found as the verbs fabric will find them: librdmacm is
- * asked to bind to each address of this machine and returns the device. GIDs alone are
- * not enough, since an InfiniBand port has the address of its IPoIB interface.
+ * asked to bind to each address of this machine that other hosts may reach, and returns
+ * the device. GIDs alone are not enough, since an InfiniBand port has the address of its
+ * IPoIB interface.
  */
 #include "tools/info_rdma.h"
 
@@ -60,8 +61,8 @@ static bool first_line(const char *path, char *line, size_t bytes)
 	return *line != '\0';
 }
 
-/* Reads a line of a file in the device's sysfs folder. False for a simulated device,
- * which has no folder. */
+/* Reads a line of a file in the device's sysfs folder. False: there is no such file; a
+ * simulated device has no folder. */
 static bool device_line(
 	const struct ibv_context *context, const char *name, char *line, size_t bytes)
 {

@@ -70,8 +70,8 @@ void role_loop(struct role *role);
  * failed or was asked to end. */
 void role_cut(struct role *role);
 
-/* Calls role_cut() first, then frees the rest. Returns the exit code: after a signal, 128 plus its
- * number, unless the role has left in good order. */
+/* Calls role_cut() first, then frees the rest. Returns the exit code: after a signal, 128
+ * plus its number, unless the role has left in good order. */
 int role_close(struct role *role);
 
 /* Describes the error code `status`. For -ENOMEM the text names the limit of the process

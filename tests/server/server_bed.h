@@ -50,7 +50,7 @@ void say_join(struct visitor *v, json_t *job, unsigned worker);
  * of `count` elements. */
 void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *like,
 	uint64_t count, unsigned worker);
-/* Makes the visitor join with a job of one chunk. */
+/* Makes the visitor join with a job of one chunk, and waits until the server welcomes it. */
 void join_well(struct rig *rig, struct visitor *v, const struct tern_ps_job *job,
 	unsigned worker);
 /* Creates a server, and makes a visitor join for each worker of `job`, so that the job

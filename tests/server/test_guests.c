@@ -363,8 +363,8 @@ static void test_refusals_of_strangers_are_noted_sparingly(void **state)
 	}
 	assert_int_equal(rig.refusals, 16);
 	assert_int_equal(rig.server->notes_dropped, 4);
-	/* At the end of the interval the number of refusals is logged even if no further
-	 * peer comes. */
+	/* At the end of the interval the number of dropped notes is logged even if no
+	 * further peer comes. */
 	tern_timer_set(rig.at.ctx, &rig.server->notes_timer, 0);
 	while (rig.server->notes_dropped)
 		step(&rig);

@@ -131,8 +131,8 @@ static void has_gone(struct tern_req *req)
 	*(bool *)req->arg = true;
 }
 
-/* Sends a gradient of this shape to a server whose job has one worker and 1,000
- * parameters. `told`: the reason with which the server must end; NULL: the server must
+/* Sends a gradient of this shape to a server whose job has one worker and one parameter of
+ * 1,000 elements. `told`: the reason with which the server must end; NULL: the server must
  * apply the gradient. */
 static void send_first_gradient(
 	enum tern_mode mode, struct tern_shape shape, const char *told)

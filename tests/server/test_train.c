@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of whole jobs: the result must not depend on the numbers of servers and workers,
- * on the fabric, or on which workers are lost during the job.
+ * Tests of whole jobs. In sync mode the result must not depend on the numbers of servers
+ * and workers, on the fabric, or on which workers are lost during the job.
  */
 #include "tests/server/train_bed.h"
 
@@ -213,8 +213,8 @@ static void test_a_spare_worker_gets_the_results(void **state)
 	free(one.bytes);
 }
 
-/* Worker 1 has no slot (no gradients to compute), and its context is not run during the
- * steps: the job must make its steps all the same. */
+/* Worker 1 has no slot (no gradients to compute), and from the second step on its context
+ * is not run: the job must make its steps all the same. */
 static void stop_a_spare(const char *fabric)
 {
 	const struct setup setup = {

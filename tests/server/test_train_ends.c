@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of jobs that cannot continue: the end and its cause must be reported to every
- * remaining process. */
+/* Tests of jobs that cannot start or continue. If a job must end, the end and its cause
+ * must be reported to every remaining process. */
 #include "tests/server/train_bed.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static void until_ended(struct job *j, unsigned first, unsigned count)
 	JOB_UNTIL(j, all_ended(&j->m[first], count));
 }
 
-/* Checks that all members have succeeded, except those with a bit in `but`. */
+/* Checks that the members with a bit in `but` have failed, and the others have not. */
 static void check_good(const struct job *j, unsigned but)
 {
 	for (unsigned i = 0; i < j->count; i++)
@@ -100,8 +100,8 @@ static void leave_at_once(struct job *j, struct member *m)
 }
 
 /* Starts two servers. Worker 0 has a wrong address of server 0; worker 1, which starts
- * later, has the right one. So both workers join only server 1, which then looks for
- * server 0 at the address that worker 0 has given. */
+ * later, has the right one. So server 1 is the only one that both workers join, and it
+ * then looks for server 0 at the address that worker 0 has given. */
 static void complete_server_1_alone(struct job *j, const struct setup *setup)
 {
 	char wrong[2][128] = {"tcp://127.0.0.1:1"};
