@@ -12,8 +12,8 @@
  *       |  <------- report --------  |   what it took, or what was wrong
  *
  * While a measurement runs, no process of the server listens: another client that tries
- * to connect retries until its connect timeout. The server's next process listens before
- * the client gets the last report. So a client that makes several measurements always
+ * to connect retries until its connect timeout. The server's next process (there is none
+ * after the end of --once) listens before the client gets the last report. So a client that makes several measurements always
  * finds every fabric of the server's address listening (an address "auto" lists several),
  * and uses the same fabric each time.
  */

@@ -28,7 +28,8 @@ int bench_hosts_run(const struct bench_config *config, struct bench_result *resu
  * the process is killed; with `once`, until a client has made its last measurement, and
  * then returns 0. Calls listens() once, with the address, when clients may connect, and
  * serves() after each measurement, also a failed one. It forks, so no thread may have
- * been started. Returns a negative status, with error->text, if no process can listen.
+ * been started. Returns a negative status, with error->text, if no process can listen; a
+ * measurement that has just ended is then not passed to serves().
  */
 int bench_hosts_serve(const struct bench_config *config, bool once,
 	void (*listens)(const char *address), void (*serves)(const struct bench_served *),

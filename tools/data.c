@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads data sets from paths. A directory stands for the text files in it whose names do
- * not begin with a dot, concatenated in the order of their names. Symbolic links are
+ * Reads data sets from paths. A directory stands for all regular files in it whose names
+ * do not begin with a dot, concatenated in the order of their names. Symbolic links are
  * skipped: their targets are either in the directory already or do not belong to it.
  */
 #include "tools/data.h"

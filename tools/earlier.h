@@ -15,8 +15,9 @@
 #define EARLIER_NAME_BYTES 17
 
 /* Writes the job's name: a digest, in hexadecimal, of the options that its result depends
- * on; paths count as they were typed. In a sync job every process computes the same name.
- * "", which is no job's name: there is not enough memory. */
+ * on; paths count as they were typed. All workers of a job compute the same name, unless
+ * they were given different paths. "", which is no job's name: there is not enough
+ * memory. */
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES]);
 
 /* True if the file at `path` was left by an interrupted run of the job `name`. *step is

@@ -2,7 +2,7 @@
 /*
  * `tern train`: runs a whole job on this machine.
  *
- *     SERVERS --all of them listen--> WORKERS --all have ended well--> finished
+ *     SERVERS --all of them listen--> WORKERS --done, servers ended--> finished
  *        \________________________________/
  *             something went wrong -> FAILED -> all processes are ended
  *

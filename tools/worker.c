@@ -231,7 +231,7 @@ static void set_slot_losses(const struct tern_worker_results *results, json_t *e
 }
 
 /* Reports that there was no step for long. `tern train` does not print this event, since
- * its servers report the same as a note. */
+ * its servers report a long wait too, as a note. */
 static void waiting(void *arg, const char *text)
 {
 	struct worker_role *w = arg;

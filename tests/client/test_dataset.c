@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the readers of data sets: which files they accept, and the sentence with which
- * they refuse any other file. */
+/* Tests of the readers of data sets: which files they accept, the sentence with which they
+ * refuse any other file, and when they stop. Also tests of a data set's digest, and of the
+ * order in which records are used. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>

@@ -436,7 +436,8 @@ static void test_another_libm_is_another_arithmetic(void **state)
 /* ---- casts ---- */
 
 /* A slow conversion to f16 to compare with. half_reference() finds the two f16 values
- * next to a number in float64, and takes the nearer one. */
+ * next to a number in float64, and takes the nearer one, or the even one if both are
+ * equally near. */
 static double half_value(uint32_t h)
 {
 	int exponent = (int)((h >> 10) & 31);
@@ -591,8 +592,9 @@ static void test_nan_stays_nan_when_its_payload_is_cut_off(void **state)
 		}
 }
 
-/* Two thirds of the tested bit patterns are near the subnormals of f16, many of them
- * exactly half way between two. */
+/* One third of the tested bit patterns are near the subnormals of f16 (2^-30 to 2^-13).
+ * Another third, 2^-31 to 2, have few significant bits, so that many of them are exactly
+ * half way between two f16 values. */
 static void test_f32_to_f16_agrees_with_the_slow_way(void **state)
 {
 	enum { COUNT = 200000 };

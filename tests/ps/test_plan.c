@@ -23,7 +23,7 @@ static void check_cut(const struct tern_plan *plan, uint64_t count)
 	assert_int_equal(bytes % 64, 0);
 	assert_true(bytes >= 16384 && bytes <= 1048576);
 	/* Unless limited by the minimum or maximum size, a chunk is a 64th of all
-	 * parameters. */
+	 * parameters, rounded up to a multiple of 64 bytes. */
 	if (bytes > 16384 && bytes < 1048576) {
 		assert_true(bytes * 64 >= count * sizeof(float));
 		assert_true((bytes - 64) * 64 < count * sizeof(float));

@@ -182,7 +182,7 @@ static void say_parts(unsigned count)
 	tern_talk_say(&ends[0].talk, json_pack("{s:o}", "a", list));
 }
 
-/* A message of more than TERN_PS_PARTS_MAX parts is refused: parsed, it would need a
+/* A message of more than TERN_PS_PARTS_MAX parts is refused: parsed, it may need up to a
  * hundred times the memory of its text. Brackets and commas within a string are no
  * parts. */
 static void test_a_message_of_too_many_parts_is_not_read(void **state)

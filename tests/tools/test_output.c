@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the output to a terminal: one line for each event, whatever text a peer has
- * sent. */
+/* Tests of how events are printed: as text, one line for each, whatever text a peer has
+ * sent (only generated text keeps its lines); as JSON, in printable ASCII. */
 #include "tests/harness/cmocka.h"
 
 #include <fcntl.h>
