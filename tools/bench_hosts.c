@@ -13,9 +13,9 @@
  *
  * While a measurement runs, no process of the server listens: another client that tries
  * to connect retries until its connect timeout. The server's next process (there is none
- * after the end of --once) listens before the client gets the last report. So a client that makes several measurements always
- * finds every fabric of the server's address listening (an address "auto" lists several),
- * and uses the same fabric each time.
+ * after the end of --once) listens before the client gets the last report. So a client
+ * that makes several measurements always finds every fabric of the server's address
+ * listening (an address "auto" lists several), and uses the same fabric each time.
  */
 #include "tools/bench_hosts.h"
 

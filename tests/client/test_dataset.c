@@ -625,8 +625,8 @@ static bool is_out(void *arg)
 	return ++p->asked > p->most;
 }
 
-/* Checks that the reader asks after every piece whether it should stop, and then stops.
- * Frees the bytes. */
+/* Checks that the reader asks at least STOP_PIECES times whether it should stop, and stops
+ * if it is told to. Frees the bytes. */
 static void check_stops(struct bytes data, struct bytes labels, uint32_t context)
 {
 	struct patience p = {0};

@@ -23,7 +23,7 @@ struct end {
 	struct tern_peer *peer;
 	struct tern_req raw;
 	unsigned heard_count;
-	json_t *last; /* last message; NULL: it was malformed */
+	json_t *last; /* last message; NULL: none has come, or it was malformed */
 	int broken_status;
 };
 
