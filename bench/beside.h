@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the benchmarks of head-of-line blocking share: round trips of 4 KiB there and
- * 8 bytes back on a connection that is idle, and on one that also carries large tensors,
- * two at a time. A program provides the operations of struct beside_ops. Client and server
- * are two processes, each pinned to a core, with a socket pair between them, over which the
+ * 8 bytes back, first alone, then while large tensors are sent, two at a time, on the same
+ * connection or (with a program's argument `apart`) on another one. A program provides the operations of struct beside_ops. Client and server
+ * are two processes (two.h) with a socket pair between them, over which the
  * client asks the server how many bytes of large tensors it has got.
  */
 #ifndef TERN_BENCH_BESIDE_H
@@ -35,8 +35,8 @@ struct beside_ops {
 	/* Server: tells the client over `fd` how to connect, and serves. When `fd` is
 	 * readable, it calls beside_answer(). Does not return. */
 	void (*serve)(int fd);
-	/* Client: hears over `fd` how to connect, connects, and waits until the connection
-	 * is up. */
+	/* Client: hears over `fd` how to connect, and connects. The connection may come up as
+	 * late as in the first trip(). */
 	void (*connect)(int fd);
 	void (*trip)(void); /* client: one round trip */
 	/* Client: starts BESIDE_FLOWS flows of large tensors: when a tensor of a flow is sent,
@@ -45,7 +45,7 @@ struct beside_ops {
 };
 
 /* The last argument is the number of round trips, of which fewer are made if they take
- * more than 4 s. Returns the exit code. */
+ * more than 4 s. Does not return: ends the process, with status 0 or 1. */
 int beside_main(int argc, char **argv, const struct beside_ops *ops);
 /* Server: reads a question of the client from `fd`, and answers that it has got `bytes` bytes
  * of large tensors by now. Exits if the client is done. */

@@ -17,8 +17,8 @@
 
 #define TEXT_MAX  4096u /* bytes of the sender's arguments */
 #define WORDS_MAX 64
-/* Two hosts: s within which the other end must come and the first connection be opened
- * (pair.c then sets another limit); else SIGALRM ends the process. */
+/* Two hosts: s within which the other end must come; else SIGALRM ends the process. pair.c
+ * sets another limit before it opens the connection that is measured. */
 #define WAIT_S 60
 
 /* ---- two processes of one host ---- */

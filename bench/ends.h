@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The two ends of a pair (pair.h): how their processes are started and how they find each
- * other. The functions set p->sender and p->fd (a socket to the other end, for pair_tell()
- * and pair_hear()); those for two hosts also set p->host and p->local. A process that
+ * other. The functions set p->sender, which is false before, and p->fd (a socket to the other
+ * end, for pair_tell() and pair_hear()); those for two hosts also set p->host and p->local. A process that
  * cannot reach the other end exits with an error line; on two hosts, one whose other end
  * has not come after 60 s is ended by SIGALRM.
  */
@@ -14,8 +14,9 @@
 /* Forks: the parent sends, the child receives. Runs run() in both, and returns 0 in the
  * parent when both have ended well. The child exits. */
 int ends_fork(struct pair *p, void (*run)(struct pair *p, void *arg), void *arg);
-/* The sender calls this when it needs the receiver no longer: until then, the receiver's
- * exit is an error, which ends the sender. (At the receiver a call has no effect.) */
+/* The sender calls this when it needs the receiver no longer: until then, the exit of a
+ * receiver that ends_fork() has started is an error, which ends the sender. (Elsewhere a call
+ * has no effect.) */
 void ends_over(void);
 
 /* For one of two processes that mpirun has started: process 0 sends, process 1

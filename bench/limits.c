@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the memory bandwidth of one core: memcpy, a copy that bypasses the cache, and
- * STREAM's triad a = b + s * c, which counts as three transfers. Each bandwidth is the
+ * Measures the memory bandwidth of one core: memcpy, a copy that bypasses the cache (memcpy
+ * where copy.h has none), and STREAM's triad a = b + s * c, which counts as three transfers. Each bandwidth is the
  * median of several passes.
  */
 #include <stdio.h>

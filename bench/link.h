@@ -21,14 +21,14 @@ struct link {
 	bool is_up; /* the connection is established */
 };
 
-/* Forks a second process and connects the two, each pinned to a core. The first process
+/* Forks a second process (two_fork()) and connects the two. The first process
  * runs send(), the second receive(). Returns in the first process when both are done.
  * Exits with an error line if anything fails. */
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 
 /* The parts of link_run(), for programs that fork by themselves (two.h). link_open() makes
- * the domain, the context and the pool. */
+ * the context, the pool and, if link->domain is NULL, the domain. */
 void link_open(struct link *link, const char *fabric, uint64_t pool_bytes);
 /* Connects the two processes, and opens the channel at both ends. */
 void link_meet(struct link *link);
@@ -43,7 +43,7 @@ void link_serve(struct link *link, void (*answer)(int fd));
 /* Exits with an error line if `status` is negative. */
 void link_must(const char *what, int status);
 void link_wait(struct link *link, struct tern_req *req);
-/* Drives the context until *flag is set. */
+/* Drives the context until *flag is set. Exits if nothing happens for 60 s. */
 void link_wait_for(struct link *link, const bool *flag);
 
 struct tern_buf link_take(struct link *link, uint64_t bytes);

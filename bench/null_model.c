@@ -6,7 +6,8 @@
  * parameter i is exactly -s 2^-10 (i % 8) / 8 for any number of workers. Every step
  * checks some parameters.
  *
- * The gradient is written once and then pushed unchanged, as in the peers' programs. The
+ * The gradient is written once into each buffer and then pushed unchanged, as in the peers'
+ * programs. The
  * model's spec names the sizes: "flat:BYTES", "mlp" (784-256-128-10) or "resnet50".
  */
 #include "client/models/model.h"

@@ -29,8 +29,8 @@
 #define STEPS_WARMUP 3u
 #define THREADS_MAX  64u
 #define COUNTS_MAX   8u
-/* Limit for one size, in s. A size takes seconds; if it takes longer, something is
- * broken. */
+/* Limit for opening the connection, and for each size, in s. A size takes seconds; if it takes
+ * longer, something is broken. */
 #define LIMIT_S 120
 
 struct plan {
@@ -395,8 +395,8 @@ static void run_size(const struct run *run, struct pair *p, unsigned i, struct t
 	}
 }
 
-/* Opens one connection and measures all sizes on it. Prints the figures if this is the only
- * thread; print_all() prints those of several. */
+/* Opens one connection and measures all sizes on it. The sender prints the figures; with
+ * --threads print_all() does. */
 static void run_sizes(const struct run *run, struct pair *p, struct timing *timings)
 {
 	const struct plan *plan = &run->plan;

@@ -28,8 +28,8 @@
  * answer has left.
  *
  * With --threads, each end has several threads, and thread i of the sender is connected with
- * thread i of the receiver. Each thread has a struct pair and calls all operations except
- * close(). So a program keeps its state for each thread (_Thread_local, or p->state), except
+ * thread i of the receiver. Each thread has a struct pair, and calls those operations that get
+ * one, except close(). So a program keeps its state for each thread (_Thread_local, or p->state), except
  * for objects of which the library's documentation recommends one for the process. All
  * threads of an end start at a barrier, and the figures are those of all of them together.
  */
@@ -97,9 +97,9 @@ struct pair_ops {
 	 * process: 0 sends, 1 receives. */
 	int (*rank)(void);
 	/* Returns `bytes` of memory for the tensors, every page of which has been touched.
-	 * Called once, before open(). NULL: any memory will do. */
+	 * Called once by each thread, before open(). NULL: any memory will do. */
 	unsigned char *(*memory)(struct pair *p, size_t bytes);
-	/* Connects the two ends. Called once, at both ends. */
+	/* Connects the two ends. Called at both ends, once by each thread. */
 	void (*open)(struct pair *p);
 	/* Called before the first message of each size, at both ends; may be NULL. */
 	void (*begin)(struct pair *p);
@@ -113,7 +113,7 @@ struct pair_ops {
 	/* Sender: lets the library handle its events, without waiting. Called after the last
 	 * message of a size, again and again until the receiver has returned from flush(): the
 	 * receiver's library may need acknowledgements of the last answers from the sender's.
-	 * NULL: the library has threads for that. */
+	 * NULL: the sender need not do anything for that. */
 	void (*progress)(struct pair *p);
 	void (*close)(struct pair *p); /* may be NULL */
 };
@@ -163,8 +163,8 @@ static inline void pair_relax(void)
 uint64_t bench_now_ns(void);
 /* Processor time of this process, all threads, in ns, without softirqs. */
 uint64_t bench_cpu_ns(void);
-/* Pins the process to the n-th core, from 0, of those that it may use; false if it has
- * fewer. */
+/* Pins the calling thread, and the threads that it starts later, to the n-th core, from 0, of
+ * those that it may use; false if it has fewer, or if it cannot be pinned. */
 bool bench_pin(unsigned n);
 /* Allocates zeroed memory: every page is touched, huge pages are requested; `shared`:
  * shared with processes that are forked later. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Code that the parameter servers of all peers (what Tern is compared with) share:
+ * Code that the parameter servers in C and C++ of the peers (what Tern is compared with) share:
  * processes, the model, timing and the JSON line. Each of S servers holds 1/S of the
- * parameters. In a round each of W workers pushes its gradient to all servers, which sum
+ * parameters, and the last one also the rest. In a round each of W workers pushes its gradient to all servers, which sum
  * the W gradients and apply p -= RATE * mean. Then each worker gets the parameters into
  * its own array.
  *
@@ -21,8 +21,8 @@ extern "C" {
 #endif
 
 #define PS_RATE (1.0f / 1024)
-/* Gradients are received and summed in pieces of this size, so that a piece is still in
- * the cache when it is summed. */
+/* raw_ps.c receives and sums gradients in pieces of at most this size, so that a piece is
+ * still in the cache when it is summed. */
 #define PS_PIECE_BYTES (256u << 10)
 #define PS_MOST        32u /* largest number of servers, and of workers */
 
@@ -44,8 +44,8 @@ struct ps_ops {
 	const char *(*version)(void);
 	/* Called before the processes are forked; may be NULL. */
 	void (*prepare)(struct ps *p);
-	/* Runs a server for at least p->rounds rounds. The process is killed when the
-	 * workers are done. */
+	/* Runs a server for at least p->rounds rounds. If it has not returned when the workers
+	 * are done, its process is killed. */
 	void (*serve)(struct ps *p);
 	/* Connects a worker to all servers. */
 	void (*join)(struct ps *p);

@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 /* Forks. The parent becomes the client; the child, the server, is killed when the parent
- * dies. Each is pinned to a core, and killed (alarm) if it runs for two minutes. Returns
- * the socket. */
+ * dies. Each is pinned to a core of its own, if there are two, and killed (alarm) if it runs
+ * for two minutes. Returns the socket. */
 int two_fork(bool *client);
 
 /* Sends or receives exactly `bytes` bytes; exits with an error line if the other process is

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gRPC's callback API: one call for all messages, with byte buffers. stream: a message per
- * tensor. chunks: a message for each 1 MiB of a tensor. gRPC's own threads call the reactors
+ * tensor. chunks: a message for each chunk of a tensor (grpc_chunk_bytes()), by default 1 MiB.
+ * gRPC's own threads call the reactors
  * (Client and Server below), which write and read; the main thread sleeps until they have
- * done what it waits for. All threads of an end share its core, so there is no polling.
+ * done what it waits for. All threads of a pinned end share its core, so there is no polling.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -85,7 +86,8 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 	grpc::ClientContext context;
 	ByteBuffer message, reply;
 	bool writing = false;
-	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* messages of this size */
+	/* tensors of this size (posted, written), and their answers */
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0;
 
 	Client(struct pair *pair, int port) : End(pair), stub(grpc_connect(pair->host, port))
 	{
@@ -123,7 +125,8 @@ struct Client : End, grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
 	{
 		done(ok, [&] { answers += take_answer(), StartRead(&reply); });
 	}
-	/* Copies a message that belongs to an answer. True if the answer is complete. */
+	/* Takes a message that belongs to an answer; with both_ways, copies it. True if the answer
+	 * is complete. */
 	bool take_answer()
 	{
 		if (!p->both_ways)
@@ -150,7 +153,7 @@ struct Server : End, grpc::CallbackGenericService, grpc::ServerGenericBidiReacto
 	std::unique_ptr<grpc::Server> server;
 	ByteBuffer request, reply;
 	bool writing = false;
-	uint64_t received = 0; /* messages of this size */
+	uint64_t received = 0; /* tensors of this size */
 	/* With both_ways: answers of this size that answer() has started, and that have left. */
 	uint64_t answered = 0, written = 0;
 

@@ -152,7 +152,7 @@ static void deliver_whole(grpc_byte_buffer *message, unsigned char *to, uint64_t
 		pair_die("a message is too short");
 }
 
-/* Returns channel arguments as in grpc_codec.hh: messages of any size, no retries, and the
+/* Returns channel arguments as those of grpc_codec.hh by default: messages of any size, no retries, and the
  * fewest filters. */
 static const grpc_channel_args *settings(void)
 {
@@ -237,7 +237,8 @@ static void answer_ended(struct event *event)
 	grpc_call_unref(c->call);
 }
 
-/* Registers a method per slot, so that a call needs no header that says its slot. */
+/* Registers a method per slot, so that a call needs no header that says its slot. The server
+ * also begins to listen, and waits for the first call of each slot. */
 static void unary_open(void)
 {
 	slots = calloc(pair->inflight, sizeof(*slots));
@@ -334,7 +335,7 @@ static void unary_flush(void)
 /* ---- one call for all messages ---- */
 
 /* The state of the stream at this end. From the beginning of each size, `written` counts the
- * tensors that have left, the sender's `answers` the answers that have arrived, and its
+ * tensors (at the receiver: the answers) that have left, the sender's `answers` the answers that have arrived, and its
  * `awaited` those that it has waited for; the receiver's `received` counts the tensors that have
  * arrived. `filled`: bytes of the arriving tensor that are here. */
 static _Thread_local struct {

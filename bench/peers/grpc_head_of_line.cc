@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Head-of-line blocking with gRPC (beside.h): a unary call for each small tensor, and for
- * each flow of large tensors one call that streams them as messages of 1 MiB, as gRPC's
- * maintainers advise. All calls use one channel, hence one connection; with `apart`, the
+ * each flow of large tensors one call that streams them as messages of 1 MiB (by default), as
+ * gRPC's maintainers advise. All calls use one channel, hence one connection; with `apart`, the
  * small tensors have a channel of their own.
  *
  *     grpc_head_of_line [apart] ROUNDS

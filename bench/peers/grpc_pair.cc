@@ -3,7 +3,7 @@
  * gRPC's generic API, with the codecs of grpc_codec.hh: {bytes, proto, protobytes} x
  * {unary, stream}, bytes-chunks, and bytes-{unary, stream}-unix over a Unix socket. unary:
  * a call per tensor. stream: one call, a message per tensor. chunks: one call, and a
- * message for each 1 MiB of a tensor.
+ * message for each chunk of a tensor (grpc_chunk_bytes()), by default 1 MiB.
  *
  * Both ends have one completion queue and one thread. Polling asks the queue with a
  * deadline that has passed; sleeping waits in it. With several threads, each has a queue, and
@@ -190,7 +190,8 @@ struct StreamClient : Client {
 	std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
 	ByteBuffer reply;
 	bool ready = false, writing = false;
-	uint64_t posted = 0, written = 0, answers = 0, awaited = 0; /* messages of this size */
+	/* tensors of this size (posted, written), and their answers */
+	uint64_t posted = 0, written = 0, answers = 0, awaited = 0;
 	size_t offset = 0; /* in tensor `written`: what is before it was written */
 	size_t answer_offset = 0; /* in answer `answers`: what is before it has arrived */
 
@@ -223,7 +224,8 @@ struct StreamClient : Client {
 			stream->Read(&reply, tag_of(kRead, 0));
 		}
 	}
-	/* Copies a message that belongs to an answer. True if the answer is complete. */
+	/* Takes a message that belongs to an answer; with both_ways, copies it. True if the answer
+	 * is complete. */
 	bool take_answer()
 	{
 		if (!p->both_ways)

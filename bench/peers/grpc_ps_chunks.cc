@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parameter server over gRPC with the tensor cut into messages of 1 MiB. A
- * worker has one stream to each server for all rounds. It writes its gradient chunk by
+ * A parameter server over gRPC with the tensor cut into messages (grpc_chunk_bytes(), by default
+ * 1 MiB). A worker has one stream to each server for all rounds. It writes its gradient chunk by
  * chunk and reads parameters at the same time, on all streams at once. A server updates a
  * chunk and writes it to all workers as soon as it has added that chunk of all of them.
  *
@@ -105,7 +105,7 @@ struct Server {
 			tag_of(kWrite, i));
 	}
 
-	/* Updates all chunks that every worker has sent. */
+	/* Updates all chunks that every worker has sent, and begins to write them to the workers. */
 	void update()
 	{
 		uint64_t complete = end;

@@ -63,7 +63,7 @@ static void mpi_wait(struct pair *p, unsigned slot, enum tagged_what what)
 		MPI_Wait(&requests[tagged_index(slot, what)], MPI_STATUS_IGNORE));
 }
 
-/* MPI makes progress in any call. This one looks for a message, although none is there. */
+/* Looks for a message, although none is there: MPI makes progress in this call. */
 static void progress(struct pair *p)
 {
 	int found;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python peers' side of ps.h: arguments, the same gradient and rate, the check after every
-round, timing, and the line of JSON."""
+"""The Python peers' side of ps.h: arguments, the same rate, the check after every round (which expects
+the same gradient), timing, and the line of JSON."""
 import argparse
 import json
 import sys
@@ -28,7 +28,7 @@ def range_of(options, server):
 
 
 def check(params, rounds_done, updates=1):
-    """Exits if some parameters are wrong. params(i) returns element i as a float. `updates`: how many
+    """Checks some parameters, and exits if one is wrong. params(i) returns element i as a float. `updates`: how many
     updates of RATE times the gradient a round applies."""
     for i in (0, 1, 5, 7, 1001, 8190):
         want = -RATE * rounds_done * updates * (i % 8) / 8

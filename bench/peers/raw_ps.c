@@ -4,7 +4,7 @@
  * servers and workers work at the same time, in pieces: a server updates a piece as soon
  * as all workers have sent it, and answers with it at once.
  *
- * tcp: sockets with cubic, which do not block. Servers and workers move what they can on all
+ * tcp: sockets with cubic; no send or receive blocks. Servers and workers move what they can on all
  * of their connections, in both directions, and sleep when nothing moves. shm: gradients and
  * parameters are in shared memory; a worker copies its gradient in and the parameters out.
  * inplace: as shm, without these two copies.

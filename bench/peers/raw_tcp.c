@@ -5,7 +5,7 @@
  * was the fastest. To poll, it calls a non-blocking recv in a loop; to sleep, the calls
  * block.
  *
- * plain: a call for each message at each end. batched: messages wait in a buffer until it
+ * plain: each message has calls of its own at each end. batched: messages wait in a buffer until it
  * is full or one of them asks for an answer, and the receiver takes as many bytes as there
  * are and copies them into the tensors; for the rate of small messages.
  *
@@ -29,7 +29,7 @@
 #define BATCH_BYTES (64u << 10)
 
 static _Thread_local int fd;
-static _Thread_local int flags; /* flags of send() and recv() */
+static _Thread_local int flags; /* of send() and recv(), unless --test both */
 static _Thread_local bool batched;
 /* The buffer of the variant `batched`. In a sender, the bytes before batch_end are to be sent; in
  * a receiver, those from batch_start to batch_end are to be copied into tensors. */

@@ -2,7 +2,7 @@
 /*
  * Both ends start a send before they post the receive of the message that comes next: posting
  * it then takes no time of its own, since the sent message travels meanwhile. Libraries take in
- * messages in wait(), so the receive is posted before the library sees the message for it.
+ * messages mainly in wait(), so the receive is posted before the library sees the message for it.
  */
 #include "bench/peers/tagged.h"
 

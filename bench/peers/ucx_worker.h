@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of UCX share: each of the two processes has a UCX worker, with an endpoint
- * that is connected to the other process's worker. */
+/* What the programs of UCX share: workers of a process, and endpoints that connect them with
+ * workers of the other process. */
 #ifndef TERN_BENCH_UCX_WORKER_H
 #define TERN_BENCH_UCX_WORKER_H
 
@@ -25,7 +25,8 @@ void ucx_meet(int fd, bool wakeup, bool threads, ucp_worker_h *worker, ucp_ep_h 
 void ucx_finish(ucp_worker_h worker, void *request, bool sleep);
 
 /* Progresses the workers, of which there are one or two. If none of them has moved anything,
- * sleeps until one has an event or `fd` is readable (-1: none). Returns true if `fd` is. */
+ * sleeps until one has an event or `fd` is readable (-1: none). Returns true if it has waited
+ * so, and `fd` is readable. */
 bool ucx_drive(const ucp_worker_h *workers, unsigned count, int fd);
 
 #endif

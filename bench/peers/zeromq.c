@@ -3,8 +3,8 @@
  * The peer ZeroMQ: a socket of type PAIR at each end, over TCP. The sender's message refers to
  * its tensor without a copy, unless the tensor has at most COPY_BYTES bytes: then a copy is
  * cheaper than the bookkeeping. The receiver copies the message into its tensor. ZeroMQ's I/O
- * thread sleeps between events, so polling is not offered: it would take the core that the
- * I/O thread needs.
+ * thread sleeps between events, so polling is not offered: in a pinned end it would take the
+ * core that the I/O thread needs.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -118,8 +118,10 @@ static void zeromq_post(struct pair *p, uint64_t n)
 	send_tensor(pair_tensor(p, n), pair_bytes(p, n));
 }
 
-/* Waits until the first `count` tensors of this size may be reused. The I/O thread calls
- * sent_one() for the tensors in the order in which they were sent. */
+/* Waits until `count` tensors of this size may be reused. They are the first ones, since the I/O
+ * thread calls sent_one() in the order of sending; but in steps a tensor of at most COPY_BYTES
+ * counts at once, before others, and only after the wait for a step's last tensor all of them
+ * may be reused. */
 static void wait_until_freed(uint64_t count)
 {
 	while (atomic_load(&freed) < sent_before + count)
