@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Code that the benchmarks of many connections to one server share: 64 bytes are sent on a
- * connection and 8 come back. A program provides the operations of struct ask_ops, and
+ * Code that the benchmarks of many connections to one server share: 64 bytes are sent on
+ * a connection and 8 come back. A program provides the operations of struct ask_ops, and
  * ask_main() measures with them, so that all figures mean the same. Client and server are
- * two processes (two.h) with a socket pair between them, over which the
- * client asks the server for its memory and its processor time.
+ * two processes (two.h) with a socket pair between them, over which the client asks the
+ * server for its memory and its processor time.
  */
 #ifndef TERN_BENCH_ASK_H
 #define TERN_BENCH_ASK_H

@@ -20,16 +20,19 @@
                                   only A is given, A's report is written anew
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
-question. A run that was stopped writes no report. If a contender failed, the report goes to
-build-bench/incomplete, and --resume measures again from the round of the failure on.
+question, or all rounds of one that measures them at once, as verbs does. A run that was stopped
+writes no report. If a contender failed, the report goes to build-bench/incomplete, and --resume
+measures again from the round of the failure on.
 
 Nothing else may run meanwhile. While the load average of the last minute is above 0.3, the run
 waits, at most 300 s, and then refuses; with --loaded, as with --quick, it measures all the same,
 and the report says so.
 
-Exit codes: 0; 1 a contender that is installed failed, or (--check --strict) a figure is worse;
-2 wrong arguments, a machine that is not idle, results that do not belong together, or no release
-build of gRPC although it was asked for; 128 and the signal's number if one stopped it.
+Exit codes: 0; 1 a contender that is installed failed, the programs cannot be built, or (--check
+--strict) a figure is worse; 2 wrong arguments, or the run is refused: the machine is not idle,
+another run is measuring, there is nothing to resume, results do not belong together, there is no
+base, or no release build of gRPC although it was asked for; 128 and the signal's number if one
+stopped it.
 """
 import argparse
 import datetime

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Code that the benchmarks of head-of-line blocking share: round trips of 4 KiB there and
- * 8 bytes back, first alone, then while large tensors are sent, two at a time, on the same
- * connection or (with a program's argument `apart`) on another one. A program provides the operations of struct beside_ops. Client and server
- * are two processes (two.h) with a socket pair between them, over which the
- * client asks the server how many bytes of large tensors it has got.
+ * 8 bytes back, first alone, then while large tensors are sent, two at a time, on the
+ * same connection or (with a program's argument `apart`) on another one. A program
+ * provides the operations of struct beside_ops. Client and server are two processes
+ * (two.h) with a socket pair between them, over which the client asks the server how many
+ * bytes of large tensors it has got.
  */
 #ifndef TERN_BENCH_BESIDE_H
 #define TERN_BENCH_BESIDE_H

@@ -2,8 +2,8 @@
 """How the peers' libraries were built: with the checks of a debug build, or as a release.
 
 A library with its assertions costs more than the one that its maintainers would have users
-measure, so the machine's description says which it is. That is read in the libraries themselves,
-since packages do not say it.
+measure, so the machine's description says which it is. That is read in the libraries themselves
+(UCX's tool ucx_info tells it), since packages do not say it.
 """
 import os
 import subprocess

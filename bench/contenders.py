@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who is measured: Tern and the peers, as commands.
 
-All programs of two processes print what `tern bench --json` prints, so a question needs to name
+All programs of bench/pair.h print what `tern bench --json` prints, so a question needs to name
 only the programs and the sizes. A program that uses TCP, and has no option for the congestion
 control, gets cubic from a preloaded socket() (peers/cubic.c).
 """
@@ -51,7 +51,7 @@ def tcp_environment():
 
 
 # By default UCX, OpenMPI and libfabric send 64 KiB over tcp only after a handshake (rendezvous).
-# Sent without it (eagerly), 64 KiB take about half the time. Larger tensors keep the handshake.
+# Sent without it (eagerly), 64 KiB take about half the time. Tensors of 256 KiB and more keep the handshake.
 # UCX's segments of 8 KiB make 1 MiB take up to ten times as long with the release build.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "UCX_RNDV_THRESH": "256K",
            "UCX_TCP_TX_SEG_SIZE": "128K", "UCX_TCP_RX_SEG_SIZE": "128K"}
@@ -100,8 +100,8 @@ def grpc_callback(way):
 
 
 def grpc_peers():
-    """Unary calls that sleep, with malloc as it is and with KEEP_MEMORY. The other variants only
-    with KEEP_MEMORY, as a user who measures would run them."""
+    """Unary calls of byte buffers and of repeated floats that sleep: with malloc as it is, and with
+    KEEP_MEMORY. The other variants only with KEEP_MEMORY, as a user who measures would run them."""
     return [grpc_peer("bytes", "unary", False, rare=True),
             *(grpc_peer("bytes", way, True, wait) for way in WAYS for wait in ("sleep", "poll")),
             grpc_callback("stream"), grpc_callback("chunks"),

@@ -32,7 +32,7 @@ class Figure:
 @dataclass(frozen=True)
 class Interval:
     value: float
-    low: float  # the ends of the 95 % interval of `value`
+    low: float  # the ends of the interval of `value`: of 95 %, but see student_interval()
     high: float
 
 

@@ -108,7 +108,7 @@ def compile_all(say):
 
 
 def keep_library():
-    """Keeps the library and the headers, and removes what only the build needed."""
+    """Keeps the library beside the source, and removes the folders that the build has made."""
     os.replace(source() / "libs/opt/libgrpc.a", library())
     for name in ("libs", "objs", "gens"):
         shutil.rmtree(source() / name, ignore_errors=True)

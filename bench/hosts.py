@@ -19,8 +19,9 @@ server starts only the programs of its own list, with arguments that it chooses 
 receiver then gets its options (such as sizes) from the sender. The secret protects the server and
 Tern's own connections; the peers' connections have no protection, so use a network that you trust.
 
-Exit codes: 0; 1 a contender failed; 2 wrong arguments, or the two hosts do not fit together; 128
-and the signal's number if one stopped it.
+Exit codes: 0; 1 a contender failed, or the programs cannot be built; 2 wrong arguments, no
+connection between the hosts, or two that do not fit together; 128 and the signal's number if one
+stopped it.
 """
 import argparse
 import hashlib
@@ -137,7 +138,8 @@ def has_rdma():
 
 
 def pairs():
-    """Peers whose two ends can be started one by one. Those that mpirun starts cannot."""
+    """Peers over TCP that have both tests, and whose two ends can be started one by one (those that
+    mpirun starts cannot); and UCX over RDMA."""
     every = [peer for peer in who.tcp_peers() if not peer.launcher and set(METRICS) <= set(peer.tests)]
     for peer in every:
         peer.environment = {name: value for name, value in peer.environment.items()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run has measured so far, in a file that survives whatever ends the run.
 
-A line of JSON for each round of a question, written and synced when the round is over; the
-first line says what was measured where: the identity. The unit is a round, because ratios are
-taken within one: half of it from before a break and half from after would be no round. For the
-same reason, a round in which a contender failed is measured again, and those after it.
+A line of JSON for each round of a question (one line for all rounds, if the question measures them
+at once), written and synced when the round is over, and one for each --resume; the first line says
+what was measured where: the identity. The unit is a round, because ratios are taken within one:
+half of it from before a break and half from after would be no round. For the same reason, a round
+in which a contender failed is measured again, and those after it.
 """
 import fcntl
 import hashlib
@@ -21,8 +22,8 @@ class Refused(Exception):
 
 def identity(top, program, here, options, missing):
     """What must be the same before a break and after it, for both parts to be one run, as {what:
-    {name: value}}. It has a hash of the changes that are not committed, and one of the program,
-    because --tern may name any."""
+    {name: value}}. It has a hash of the changes of tracked files outside docs/ that are not
+    committed, and one of the program with its .so files, because --tern may name any."""
     try:
         changes = subprocess.run(["git", "-C", str(top), "diff", "HEAD", "--", ".", ":!docs"],
                                  capture_output=True).stdout

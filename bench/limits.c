@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the memory bandwidth of one core: memcpy, a copy that bypasses the cache (memcpy
- * where copy.h has none), and STREAM's triad a = b + s * c, which counts as three transfers. Each bandwidth is the
- * median of several passes.
+ * Measures the memory bandwidth of one core: memcpy, a copy that bypasses the cache
+ * (memcpy where copy.h has none), and STREAM's triad a = b + s * c, which counts as three
+ * transfers. Each bandwidth is the median of several passes.
  */
 #include <stdio.h>
 #include <string.h>

@@ -21,9 +21,9 @@ struct link {
 	bool is_up; /* the connection is established */
 };
 
-/* Forks a second process (two_fork()) and connects the two. The first process
- * runs send(), the second receive(). Returns in the first process when both are done.
- * Exits with an error line if anything fails. */
+/* Forks a second process (two_fork()) and connects the two. The first process runs
+ * send(), the second receive(). Returns in the first process when both are done. Exits
+ * with an error line if anything fails. */
 void link_run(const char *fabric, uint64_t pool_bytes, void (*send)(struct link *link),
 	void (*receive)(struct link *link));
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Code that the parameter servers in C and C++ of the peers (what Tern is compared with) share:
- * processes, the model, timing and the JSON line. Each of S servers holds 1/S of the
- * parameters, and the last one also the rest. In a round each of W workers pushes its gradient to all servers, which sum
- * the W gradients and apply p -= RATE * mean. Then each worker gets the parameters into
- * its own array.
+ * Code that the parameter servers in C and C++ of the peers (what Tern is compared with)
+ * share: processes, the model, timing and the JSON line. Each of S servers holds 1/S of
+ * the parameters, and the last one also the rest. In a round each of W workers pushes its
+ * gradient to all servers, which sum the W gradients and apply p -= RATE * mean. Then
+ * each worker gets the parameters into its own array.
  *
  * Gradient and rate are those of null_model.c, so the value of each parameter after every
  * round is known exactly, and workers check some of them.

@@ -172,7 +172,8 @@ def question_table(question, metric):
 
 
 def uneven(question):
-    """A line for each figure whose largest round is more than ten times its smallest one."""
+    """A line for each figure of the first metric whose largest round is more than ten times its
+    smallest one."""
     metric, unit, _ = question["metrics"][0]
     lines = []
     for entry in question["contenders"].values():
@@ -370,7 +371,7 @@ def plot(name, question, directory):
 
 # ---- files ----
 
-# Rows of the README's table: what is measured, and the rival. They include rows that miss their goal.
+# Rows of the README's table: what is measured, and the rival. Some missed their goal when they were chosen.
 README_ROWS = (("tcp, 4 KiB, both asleep, round trip", "gRPC byte buffers, sleeping"),
                ("tcp, 64 MiB, 16 in flight, both polling, rate", "raw TCP, spinning"),
                ("tcp, 64 MiB, 16 in flight, both asleep, rate", "gRPC byte buffers, sleeping"),

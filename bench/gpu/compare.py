@@ -5,9 +5,10 @@ device. Both compute in fp32, once with TF32 in the products of matrices and onc
 
 usage: compare.py GPU_STEP [--smoke] [--no-blas] [--device cpu] > ROWS
 
-It prints rows (see figures.py), one JSON line each. Where the losses of the two differ, the
-training was not the same and the row says so. --smoke: small and short, as TERN_GPU_SCALE=few does, and --device cpu:
-PyTorch on the CPU, both to try this program; their figures mean nothing.
+It prints rows (see figures.py), one JSON line each. Where the losses of the two differ by more than
+TOLERANCE, the training was not the same and the row says so. --smoke: small and short, as
+TERN_GPU_SCALE=few does, and --device cpu: PyTorch on the CPU, both to try this program; their
+figures mean nothing.
 """
 import argparse
 import gc

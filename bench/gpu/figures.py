@@ -5,10 +5,11 @@
     ours_us, peer_us    samples of one operation, in pairs: two of each round
     bytes               moved by one operation; 0: the row is not about bandwidth
     goal                the ratio must be at least this; 0: there is no goal
-    missing             why the peer was not measured; then peer_us is empty
+    missing             why there are no samples of the peer: peer_us is empty
     note                one more observation, to be shown
     wrong               why the two did not do the same; then the comparison has failed
     ours_bytes, peer_bytes    device memory that each uses, where that was measured
+    fingerprint         of Tern's kernels, where compare.py has made the row
 
 The ratio is the peer's time over ours, round by round: above 1 ours is faster; beside a limit
 it is the part of the limit's rate that was reached.

@@ -4,7 +4,7 @@
  * receiver's GPU copies them (CUDA IPC) if the driver allows that, and over tcp, where
  * they are staged (copied through page-locked host memory). The same round trips in host
  * memory are measured in turn, on the same connection. A sample is the time of `times`
- * round trips; both processes poll. With --smoke they sleep instead of polling, because
+ * round trips; both processes poll. In a smoke run they sleep instead of polling, because
  * on a machine with few cores that runs other tests, processes that poll may keep each
  * other from the cores for seconds. The note of a row says how many transfers used CUDA
  * IPC and how many were staged.

@@ -2,8 +2,10 @@
 /*
  * How close the CUDA kernels come to the device's memory bandwidth, and what a launch
  * costs. Every case is measured in turn with its limit (limit, ours, ours, limit), in one
- * process and on one stream; a sample is the time of `times` consecutive runs. The data
- * are random, and several times as large as the L2 cache of any device.
+ * process and on one stream; a sample is the time of several consecutive runs. In a large
+ * run, the vectors are several times as large as the L2 cache of today's devices; the cases
+ * of a launch, of embeddings and of the loss are small. The data are random, unless a case
+ * says that they are zero.
  *
  * usage: gpu_rates [--smoke | --device]. Prints samples, one JSON object per line;
  * figures.py computes figures from them. --smoke: small and short, to test the program
@@ -335,8 +337,7 @@ static const struct rate_case {
 	const char *name, *limit_name;
 	double goal;
 	unsigned inputs, more_times;
-	/* Bytes that are read and written; NULL: the case measures the cost of a
-	 * launch. */
+	/* Bytes that are read and written; NULL: the case is not about bandwidth. */
 	uint64_t (*bytes)(const struct rates *r);
 	void (*ours)(void *arg);
 	void (*limit)(void *arg);
@@ -403,7 +404,7 @@ static void add_tensor(struct rates *r, uint64_t count, uint64_t *at)
 {
 	struct tern_cuda_tensor *t = &r->many[r->many_count++];
 
-	/* with --smoke the vectors are shorter */
+	/* only in a large run are the vectors long enough for all tensors */
 	count = TERN_MIN(count, r->count - *at);
 	*t = (struct tern_cuda_tensor){.w_out = r->vector[0] + *at,
 		.w_in = r->vector[0] + *at,

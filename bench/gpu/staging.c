@@ -67,8 +67,8 @@ static void require(int status, const char *what)
 
 /* ---- staging through the stager's slots ---- */
 
-/* A piece was copied: gives its slot back to the stager at once. (In a transfer, who holds
- * the slot gives it back when its bytes have been sent.) */
+/* A piece was copied: gives its slot back to the stager at once. (In a transfer, a slot with
+ * bytes to send is given back only when they have been sent.) */
 static void piece_done(struct tern_copy *copy, int status)
 {
 	struct tern_stage_slot *slot =

@@ -172,7 +172,7 @@ static const struct operation {
 /* ---- measuring ---- */
 
 /* Runs the operation on CHECKED elements that are the same in every call; twice, since
- * the result of the second step of Adam depends on all that the first one stored. */
+ * the result of the second step of Adam depends on the m and v that the first one stored. */
 static void compute(struct side *s, const struct operation *o, float *result)
 {
 	struct threads *t = s->t;

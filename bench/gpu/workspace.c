@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The matrix products of a gradient with other sizes of cuBLAS's workspace, beside the
- * size that Tern gives it: for each dense layer of the models that compare.py trains,
- * forward and backward. A table of kernels with another workspace is the shipped table
+ * size that Tern gives it: for each dense layer of the models that compare.py trains, and
+ * of two more, forward and backward. A table of kernels with another workspace is the shipped table
  * over functions of cuBLAS of which one is replaced: it sets the other workspace. So Tern
  * itself has no setting for it. The note of a row says whether the results have the same
  * bits as with the shipped workspace: the size decides which algorithms cuBLAS may

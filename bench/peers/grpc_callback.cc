@@ -2,9 +2,9 @@
 /*
  * gRPC's callback API: one call for all messages, with byte buffers. stream: a message per
  * tensor. chunks: a message for each chunk of a tensor (grpc_chunk_bytes()), by default 1 MiB.
- * gRPC's own threads call the reactors
- * (Client and Server below), which write and read; the main thread sleeps until they have
- * done what it waits for. All threads of a pinned end share its core, so there is no polling.
+ * gRPC's own threads call the reactors (Client and Server below), which write and read; the
+ * main thread sleeps until they have done what it waits for. All threads of a pinned end share
+ * its core, so there is no polling.
  */
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -23,8 +23,9 @@ using grpc::ByteBuffer;
 namespace
 {
 
-/* What both ends share. `mutex` protects the members. begin() takes it after pair.c has changed
- * the sizes of messages, so gRPC's threads see the new ones. */
+/* What both ends share. `mutex` protects the members that gRPC's threads change, too. begin()
+ * takes it after pair.c has changed the sizes of messages, so gRPC's threads see the new
+ * ones. */
 struct End {
 	struct pair *p;
 	Codec codec{"bytes"};

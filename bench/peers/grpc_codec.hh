@@ -27,10 +27,10 @@
 #include "bench/pair.h"
 #include "tensor.pb.h"
 
-/* Returns the size of the messages into which the variants with chunks cut a tensor: 1 MiB,
- * or TERN_BENCH_GRPC_CHUNK, which bench/sweep.py sets. A receiver of gRPC refuses messages of more
- * than 4 MiB unless it is told otherwise, and gRPC's maintainers advise to send large data as a stream
- * of smaller messages. */
+/* Returns the size of the messages into which the variants with chunks cut a tensor: 1 MiB, or
+ * TERN_BENCH_GRPC_CHUNK, which bench/sweep.py sets. A receiver of gRPC refuses messages of more
+ * than 4 MiB unless it is told otherwise, and gRPC's maintainers advise to send large data as a
+ * stream of smaller messages. */
 inline size_t grpc_chunk_bytes()
 {
 	const char *text = getenv("TERN_BENCH_GRPC_CHUNK");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `./run bench --serve` and `--connect`: two hosts, which are network namespaces here, with Tern
-and raw TCP as the only contenders. The only figure that is judged is the delay of a wire, which the
-round trips must show. With TERN_RDMA_ADDRESS, the address of an RDMA device, one test runs both
-ends on one host, over that device.
+"""Tests of `./run bench --serve` and `--connect`: two hosts, which are network namespaces here, or both this
+host (loopback), with Tern and raw TCP as the only contenders. The only figure that is judged is the delay of
+a wire, which the round trips must show. With TERN_RDMA_ADDRESS, the address of an RDMA device, one test runs
+both ends on one host, over that device.
 
 usage: bench_hosts.py TERN RAW_TCP [netem|devices]
 
@@ -168,8 +168,8 @@ def client_with_another_secret_gets_nothing_and_the_next_is_served():
 
 
 def strangers_cost_the_server_nothing():
-    """The server answers no client that sends something else than messages, or asks for a program that
-    is not a contender; after them it serves the next client."""
+    """The server runs nothing for a client that sends something else than messages, or asks for a program
+    that is not a contender here; after them it serves the next client."""
     with server("--insecure") as serving:
         host, port = serving.address.split(":")
         for text in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[" * 60000 + b"\n", b"x" * 200000,

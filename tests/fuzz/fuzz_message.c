@@ -62,7 +62,7 @@ static struct tern_header header_of(struct fuzz *f)
 	return h;
 }
 
-/* Tests a valid message with a few changed bytes. */
+/* Tests a message that the encoder has made, of which up to three bytes are then changed. */
 static void check_nearly_right(struct fuzz *f)
 {
 	_Alignas(8) unsigned char message[TERN_HEAD_MAX + 256] = {0};

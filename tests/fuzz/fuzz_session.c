@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes a session in the simulator. The peer sends messages that are made from the
- * input, with plausible epochs, numbers and ids, in any order, while both ends send,
- * receive and cancel. Every request must end once, and nothing may be left at the end.
+ * input, with plausible epochs, numbers and ids, in any order, while both ends send and
+ * receive, and the other end also cancels. Every request must end once, and nothing may be left at the end.
  *
  * The simulator's fabric does not check regions (memory that a peer may access); tests of
  * each real fabric do that. So the regions in these messages are valid. They belong to
@@ -43,8 +43,8 @@ struct end {
 
 struct world {
 	struct tern_sim *sim;
-	/* ends[0] is the victim, a correct end. ends[1] is the liar, whose messages are
-	 * made from the input. */
+	/* ends[0] is the victim, a correct end. ends[1] is the liar: besides its own
+	 * messages, the victim gets some that are made from the input. */
 	struct end ends[2];
 	const struct tern_link *link; /* first link of the victim */
 	struct tern_port *port;       /* the port through which the liar sends */
@@ -153,7 +153,8 @@ static void release(struct end *e, unsigned i)
 	e->released[i] = true;
 }
 
-/* After an end has closed, this is the only place where its requests are released. */
+/* When close_end() frees the context, requests end here, and this is the only place where
+ * they can be released. */
 static void on_done(struct tern_req *req)
 {
 	struct end *e = req->arg;

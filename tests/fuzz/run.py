@@ -6,8 +6,9 @@ them, as many at a time as there are processors.
 usage: run.py [--seconds N] [--keep] [TARGET...]
 
 Without --seconds each target runs for an hour. An input with a finding is kept in build-fuzz/TARGET/, and
-the command that runs it again is printed. --keep adds the inputs that reach something new to the corpus,
-tests/fuzz/corpus: a file for each target with an input on each line, in hexadecimal digits.
+the command that runs it again is printed. --keep writes the corpus, tests/fuzz/corpus, anew, from those
+of its inputs and of the new ones that reach something that the others do not: a file for each target
+with an input on each line, in hexadecimal digits.
 """
 import argparse
 import os

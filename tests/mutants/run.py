@@ -4,7 +4,8 @@
 applies it to a copy of the sources, so the sources need no hooks. The scenario that the patch names must
 then fail for at least a tenth of the seeds; when so many have failed, the other seeds are not run. Before a
 patch is applied, the scenario must fail for none of the first third of the seeds, or a later failure would
-prove nothing; and it must run the lines that the patch changes, and those in reached.txt (reach.py).
+prove nothing; and it must run a line that the patch changes in each file, and the lines in reached.txt
+(reach.py).
 
 usage: run.py [--seeds N] [NAME...]
        run.py --applies

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what ./run says if its arguments are wrong, or if the machine lacks something. Its PATH has a
-shell and an apt-get that only writes down its arguments, so nothing is installed.
+shell, a few small programs and an apt-get that writes down its arguments, so nothing is installed.
 
 usage: run_words.py
 """

@@ -36,7 +36,8 @@ MAY_INCLUDE = {
 }
 GENERATED = {"tern-config.h"}
 
-# Functions that only the tools may call: for the rest, the environment provides them (base/env.h).
+# Functions that only the tools, bench/, tests/ and docs/ may call: for the rest, the environment provides them
+# (base/env.h).
 NOT_BELOW_TOOLS = {
     "reads a clock": r"\b(clock_gettime|gettimeofday|time\(NULL)",
     "sleeps": r"\b(u|nano)?sleep\(|\bclock_nanosleep\(",
@@ -139,7 +140,7 @@ def every_source_is_compiled():
 
 
 def is_of_a_feature(p):
-    """Whether the meson.build of its folder names the file, and leaves it out only because a feature is
+    """Whether the meson.build of its folder names the file: then it is left out because a feature is
     off. There the names of tests and fuzz targets lack "test_" or "fuzz_" and the suffix."""
     build = TOP / p.parent / "meson.build"
     names = {p.name, p.stem.removeprefix("test_").removeprefix("fuzz_")}
@@ -204,7 +205,7 @@ SUFFIXES = "build|c|cc|cu|h|hh|json|map|md|patch|proto|py|sh|svg|txt"
 PATH = re.compile(rf"(?<![\w./<*-])(?:\.\./)*\w[\w.-]*(?:/[\w.-]+)+\.(?:{SUFFIXES})\b(?![/\w*])")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.M)
-COMMENTS = {  # by suffix; of other files that are listed, the whole text counts
+COMMENTS = {  # by suffix; of other files, only ./run and .ci/run are looked at (comments())
     ".c": r"/\*.*?\*/|//[^\n]*", ".py": r'""".*?"""|#[^\n]*', ".build": r"#[^\n]*",
     ".sh": r"#[^\n]*", ".md": r".+"}
 COMMENTS |= {suffix: COMMENTS[".c"] for suffix in (".h", ".cc", ".hh", ".cu", ".S", ".map")}
@@ -227,8 +228,8 @@ def is_there(cited, p):
 
 
 def what_documents_and_comments_cite_is_there():
-    """Each path in a document or comment exists, except those with NAME, which stands for any name.
-    Headers of other projects are cited in <>, so PATH does not match them."""
+    """Each path in a document or comment exists, except those with NAME, which stands for any name, and
+    those in HISTORY. Headers of other projects are cited in <>, so PATH does not match them."""
     found = []
     for p in ALL:
         if str(p) in HISTORY:
