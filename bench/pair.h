@@ -27,11 +27,12 @@
  * sender posts the receives of answers in advance, and answer() does not wait until the
  * answer has left.
  *
- * With --threads, each end has several threads, and thread i of the sender is connected with
- * thread i of the receiver. Each thread has a struct pair, and calls those operations that get
- * one, except close(). So a program keeps its state for each thread (_Thread_local, or p->state), except
- * for objects of which the library's documentation recommends one for the process. All
- * threads of an end start at a barrier, and the figures are those of all of them together.
+ * With --threads, each end has several threads, and thread i of the sender is connected
+ * with thread i of the receiver. Each thread has a struct pair, and calls those operations
+ * that get one, except close(). So a program keeps its state for each thread
+ * (_Thread_local, or p->state), except for objects of which the library's documentation
+ * recommends one for the process. All threads of an end start at a barrier, and the figures
+ * are those of all of them together.
  */
 #ifndef TERN_BENCH_PAIR_H
 #define TERN_BENCH_PAIR_H

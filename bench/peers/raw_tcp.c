@@ -5,9 +5,9 @@
  * was the fastest. To poll, it calls a non-blocking recv in a loop; to sleep, the calls
  * block.
  *
- * plain: each message has calls of its own at each end. batched: messages wait in a buffer until it
- * is full or one of them asks for an answer, and the receiver takes as many bytes as there
- * are and copies them into the tensors; for the rate of small messages.
+ * plain: each message has calls of its own at each end. batched: messages wait in a buffer
+ * until it is full or one of them asks for an answer, and the receiver takes as many bytes
+ * as there are and copies them into the tensors; for the rate of small messages.
  *
  * In both directions, calls never block: two ends that both waited in send() for room, and
  * read nothing meanwhile, would wait for ever. An end that can neither send nor receive

@@ -3,9 +3,9 @@
 """Does the simulator notice bugs? Each *.patch here is a bug that somebody could make. run.py
 applies it to a copy of the sources, so the sources need no hooks. The scenario that the patch names must
 then fail for at least a tenth of the seeds; when so many have failed, the other seeds are not run. Before a
-patch is applied, the scenario must fail for none of the first third of the seeds, or a later failure would
-prove nothing; and it must run a line that the patch changes in each file, and the lines in reached.txt
-(reach.py).
+patch is applied, the scenario must fail for none of the first third of the seeds (at most
+REACH_SEEDS), or a later failure would prove nothing; and it must run a line that the patch changes in each
+file, and, unless NAMEs are given, the lines in reached.txt (reach.py). These two need gcc and gcov.
 
 usage: run.py [--seeds N] [NAME...]
        run.py --applies
