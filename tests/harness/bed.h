@@ -4,12 +4,12 @@
  * (which connects) and B (which listens), each with a domain and a port of its own. It
  * always checks the general rules of transport/fabric.h: event handlers and the done() of
  * operations are called in poll() only, `closed` is called once and last, every operation
- * ends once and before `closed`, and messages arrive whole, aligned, in order and once.
+ * ends once and before `closed`, and numbered messages arrive whole, in order and once.
  *
  * A test opens links (a link is a conn as seen from one end), sends numbered messages on
- * them, and pumps (polls both ends in turn) until a condition holds. Nothing here
- * measures time. A pump without progress for long fails the test, so a lost event is a
- * failure and not a hang.
+ * them, and pumps (polls both ends in turn) until a condition holds. A pump whose
+ * condition does not come to hold within a time limit (20 s, or longer: patience_new())
+ * fails the test, so a lost event is a failure and not a hang.
  */
 #ifndef TERN_TESTS_HARNESS_BED_H
 #define TERN_TESTS_HARNESS_BED_H
@@ -32,8 +32,8 @@
 /*
  * If `name` is the name of an instance with a suffix for a simulated GPU ("-gpu": the
  * memory of both ends is in it, "-gpu-a": only A's, "-gpu-b": only B's; more in
- * instance_gpu.c), returns that instance. NULL: `name` is no such name, or this build has
- * no GPU support.
+ * instance_gpu.c), returns that instance. NULL: `name` is no such name. Exists only in
+ * builds with GPU support.
  */
 const struct instance *conformance_with_gpus(const char *name);
 
@@ -75,7 +75,7 @@ struct side {
 	struct tern_fabric *fabric;
 	struct tern_port *port;
 	struct memory_box box;
-	/* Regions that link_expose() has exposed and side_withdraw() has not revoked
+	/* Regions that link_expose() has exposed, and whose revocation has not been started
 	 * yet. */
 	struct tern_region regions[64];
 	unsigned region_count;
@@ -125,10 +125,10 @@ struct link {
 	void *arg;
 };
 
-/* A put, a get, or the revocation of a region, and how it ended. */
+/* A put, a get, a peek, or the revocation of a region, and how it ended. */
 struct work {
 	struct tern_op op;
-	/* NULL: this is the revocation of a region, not a put or get. */
+	/* NULL: this is the revocation of a region. */
 	struct link *link;
 	struct side *side;
 	unsigned done_count;
@@ -144,8 +144,8 @@ bool log_env_has(const struct log_env *log, const char *text);
 /* NULL if the instance can run on this machine, else the reason why it cannot. */
 const char *bed_unavailable(const struct instance *instance);
 
-/* The domain of side A or B: a new one, or, in a simulated world, the one of its
- * process. */
+/* The domain of side A or B: a new one, or, if there is a `world`, the one that the world
+ * has for this side. */
 struct tern_domain *instance_domain(
 	const struct instance *instance, void *world, unsigned side);
 
@@ -203,7 +203,8 @@ static inline uint32_t link_caps(const struct link *link)
 	return link->conn->caps;
 }
 
-/* SLAB: from a pool of Tern; USER: allocated by the test, and wrapped. */
+/* SLAB: from a pool of Tern (in a GPU, buffers above 2 MiB are as USER); USER: allocated
+ * by the bed, and wrapped. */
 enum memory { SLAB, USER };
 
 void box_init(struct memory_box *box, struct tern_domain *domain);
@@ -228,16 +229,17 @@ void link_get_surely(struct link *link, struct work *work, const struct tern_buf
 /* Lets the peer access all of `buf`; fails the test if the fabric refuses. */
 struct tern_region link_expose(
 	struct link *link, const struct tern_buf *buf, enum tern_access access);
-/* Revokes the peer's access to the region, and polls until no more bytes can arrive in
- * it. */
+/* Withdraws the region, and polls until the fabric has ended that. From then on no more
+ * bytes can arrive in it, unless the conn has TERN_CAP_UNGUARDED: such a peer is only
+ * trusted not to write. */
 void side_withdraw(struct side *side, const struct tern_region *region);
 /* Starts to revoke the peer's access to the region. True: done() will be called when it
  * is revoked; false: it is revoked already, and done() is not called. */
 bool side_withdraw_start(
 	struct side *side, struct work *work, const struct tern_region *region);
 /* Calls the fabric's peek() (access to the peer's memory without a copy), again while it
- * returns -EAGAIN. Returns 0 and sets *out; or returns the error of peek(), such as
- * -ENOTSUP; or, if the conn ends meanwhile, the conn's status. */
+ * returns -EAGAIN or, in the simulator, -ENOTSUP. Returns 0 and sets *out; or returns the
+ * error of peek(); or, if the conn ends meanwhile, the conn's status. */
 int link_peek(struct link *link, const struct tern_region *region, uint64_t remote_offset,
 	uint64_t bytes, const void **out);
 

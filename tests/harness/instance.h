@@ -35,7 +35,8 @@ struct instance {
 	bool uses_gpu;
 	bool ipc;    /* the simulated CUDA driver supports IPC */
 	bool direct; /* the fabric's network cards read and write GPU memory */
-	/* address() writes an address to listen at: each `number` gives another one.
+	/* address() writes an address to listen at. Listeners of different numbers get
+	 * different addresses (the text may be the same: port 0).
 	 * nobody() writes an address at which no process listens. */
 	void (*address)(char *out, unsigned number);
 	void (*nobody)(char *out);

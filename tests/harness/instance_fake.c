@@ -3,10 +3,12 @@
  * The verbs fabric on simulated devices, of four kinds:
  *
  *     fake        like most real ones
- *     fake-own    no shared receive queues; grants less inline data than requested
+ *     fake-own    no shared receive queues; grants less inline data than requested;
+ *                 completions are delayed
  *     fake-least  the least of all: one READ in flight, one byte of inline data, short
- *                 queues; all data, completions and events are delayed
- *     fake-guard  guard=on: peers get no memory keys; completions and events are delayed
+ *                 queues; data, completions and events are delayed
+ *     fake-guard  guard=on: peers get no memory keys; data, completions and events are
+ *                 delayed
  *
  * Two domains in one process are two machines on one network.
  */
@@ -81,7 +83,7 @@ static const char *guard(void)
 	return open_machine(&opts);
 }
 
-/* Only the instance "fake" uses huge pages: the kernel takes longer to collect the pages
+/* Of these instances only "fake" uses huge pages: the kernel takes longer to collect the pages
  * of each port's receive buffers than most tests run. */
 #define FAKE(symbol, text, ...)                                                          \
 	INSTANCE(fake_##symbol) = {                                                      \

@@ -2,10 +2,10 @@
 /*
  * Variants of any instance with the memory of one end, or of both, in a simulated GPU:
  * all memory that a test takes, and the pools of receives that allocate their memory
- * (ALLOC). Each test gets a new device, whose timing depends on the number of tests run
- * before. On fabrics that can sleep, a thread also does the device's work, so that the
- * device can wake a sleeping end. In every second test the device does not order the
- * writes of network cards by itself. The CPU can never access the GPU's memory.
+ * (ALLOC). Each bed gets a new device, whose timing depends on the number of devices
+ * before it. On fabrics that can sleep, a thread also does the device's work, so that the
+ * device can wake a sleeping end. Every second device does not order the writes of network
+ * cards by itself. The CPU can never access the GPU's memory.
  *
  * The suffix of the name also says which others can access GPU memory. "-gpu": network
  * cards, if the fabric uses them. "-gpu-staged": none. "-ipc": other processes, by CUDA
@@ -185,7 +185,7 @@ const struct instance *conformance_with_gpus(const char *name)
 	instance.gpus = kind->gpus;
 	instance.uses_gpu = kind->uses_gpu;
 	instance.ipc = kind->ipc;
-	/* Huge pages are tested by the instance without a GPU. In these variants they
+	/* Huge pages are tested by instances without a GPU. In these variants they
 	 * would take longer than the tests themselves, since the kernel collects the
 	 * pages for each pool. */
 	instance.opts.no_hugepages = true;

@@ -43,7 +43,8 @@ def cases_of(output):
 
 
 def told_by_failures(output):
-    """Returns the lines around each failed case's line, from the case before it to the one after it: cmocka
+    """Returns the lines around each failed case's line, from the case before it to the one after it, and at most
+    LINES_KEPT before it and LINES_KEPT from it on: cmocka
     prints the reason after the line, scripts print it before."""
     lines = output.splitlines()
     marks = [i for i, line in enumerate(lines) if CASE.match(line)]
@@ -125,7 +126,8 @@ class Count:
         self.skipped.append((suite, program, case, reason or "no reason given", where))
 
     def skipped_lines(self):
-        """Returns one line for all cases of a suite that were skipped for the same reason."""
+        """Returns one line for all cases of a suite that were skipped for the same reason; with `verbose`, also a
+        line for each of these cases."""
         grouped = {}
         for suite, program, case, reason, where in self.skipped:
             grouped.setdefault((suite, reason), []).append((program, case, where))

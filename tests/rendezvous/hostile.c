@@ -486,8 +486,9 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 		struct tern_hello answer;
 		int fd = raw_guest(&host, &answer);
 
-		/* Sends messages with correct epoch and counters and random other fields,
-		 * until the server closes the connection. */
+		/* Sends 39 messages, though the server may close the connection sooner.
+		 * Their epoch is correct; of the fields from the channel on, all but the
+		 * byte count are random. */
 		for (uint32_t seq = 1; seq < 40; seq++) {
 			_Alignas(8) unsigned char message[TERN_HEAD_MAX];
 			uint8_t type = (uint8_t)(2 + tern_rng_below(&rng,
@@ -508,8 +509,8 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 	host_fini(&host);
 }
 
-/* Sends one byte every 0.1 s: at that rate the handshake would take half a minute, and
- * the server must close the connection sooner. */
+/* Sends one byte every 0.1 s: at that rate HELLO 1 alone would take 26 s, and the server
+ * must close the connection sooner. */
 static void test_a_slow_handshake_is_cut(void **state)
 {
 	struct tern_hello hello = {.step = 1, .epoch = 1, .eager_bytes = 4096};
@@ -699,7 +700,7 @@ static void check_the_silent_do_not_lock_others_out(unsigned last)
 	assert_true(silent >= 0);
 	if (silent == 0)
 		stay_silent(&host, last);
-	/* By then the child has opened more connections than the limit. */
+	/* As a rule the child opens more connections than the limit in this time. */
 	poll(NULL, 0, 300);
 	for (unsigned i = 0; i < 5; i++)
 		check_served(&host);

@@ -71,8 +71,7 @@ static inline size_t hostile_put(void *out, unsigned number)
 	return TCP_FRAME_BYTES + 1000;
 }
 
-/* Reads the frame header of a message; false if the message does not have `bytes`
- * bytes. */
+/* Reads a frame header; false unless it is that of a message of `bytes` bytes. */
 static inline bool hostile_read_start(int fd, size_t bytes)
 {
 	unsigned char header[TCP_FRAME_BYTES];

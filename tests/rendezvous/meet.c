@@ -280,7 +280,7 @@ void call_init(struct call *call, struct end *end)
 static int call_started(struct call *call, int r)
 {
 	assert_true(r <= 0);
-	/* tern_send() and tern_recv() must not call done(): only tern_progress() may. */
+	/* tern_send() and tern_recv() must not call done(). */
 	if (r == 0)
 		assert_int_equal(call->done_count, 0);
 	return r;

@@ -16,7 +16,7 @@
 #include "tests/harness/bed.h"
 
 #define MEET_CHANNEL 1u
-/* eager_bytes of both ends: larger tensors do not travel inside a message. */
+/* eager_bytes of meet_opts(): larger tensors do not travel inside a message. */
 #define MEET_EAGER 4096u
 /* Slab size (memory is allocated a slab at a time) of the pools for TERN_RECV_ALLOC,
  * which may have four slabs. Small, because the simulated CUDA driver fills each slab

@@ -329,8 +329,8 @@ static void test_done_may_cancel_another(const struct instance *instance)
 
 enum { CROWD = 40 };
 
-/* Posts requests that reach every possible state. After every ten sends and ten receives
- * it makes `turns` turns. */
+/* Posts requests of many kinds, so that they are in different states. After every ten sends
+ * and ten receives it makes `turns` turns. */
 static void crowd(struct meet *meet, struct call *send, struct call *recv, unsigned turns)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of peers in another process that die or stop responding. The peer is a child
+ * Tests of peers that die or stop responding. In the first tests the peer is a child
  * process, which runs this program anew (conformance_child()). It listens, and sends back
  * each tensor: what it received under key ECHO_IN and step s, it sends under ECHO_OUT and
  * step s. It also sends a tensor under OFFERED, and receives four under TAKEN, of which
@@ -293,9 +293,10 @@ static void test_a_silent_peer_is_dead_if_that_is_asked_for(
 /*
  * ---- an end that does not poll ----
  *
- * In these tests both ends are in this process, which does not poll one of them for a
- * while. TERN_TEST_PAUSE_S in the environment sets that time in seconds, and makes as
- * much data wait as in a real job.
+ * From here on both ends are in this process. In the first two tests it does not poll one
+ * of them for a while. For test_an_end_that_does_not_poll_loses_nothing,
+ * TERN_TEST_PAUSE_S in the environment sets that time in seconds, and makes as much data
+ * wait as in a real job.
  */
 
 /* Attempts to get a peek: a fabric that can peek sometimes copies instead. */

@@ -551,8 +551,8 @@ static void test_a_refused_newcomer_gets_in_later(const struct instance *instanc
 #define ALL  (-1)
 #define NONE (-2)
 
-/* Cuts TCP connections of this process: all, none, or the one with index `number`.
- * Returns how many there are. */
+/* Cuts connected TCP sockets of this process: all, none, or the one with index `number`.
+ * Returns how many there are: two for each connection between A and B. */
 static unsigned cut_sockets(int number)
 {
 	unsigned count = 0;

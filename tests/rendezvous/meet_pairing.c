@@ -17,8 +17,8 @@
 
 enum { SAME = 12 };
 
-/* Posts sends and receives of one (channel, key, step). Each bit of `plan` chooses
- * whether a send or a receive comes next. */
+/* Posts sends and receives of one (channel, key, step). Each of the low 24 bits of `plan`
+ * chooses whether a send or a receive comes next; with bit 30 set, a turn follows each. */
 static void same_triple(struct meet *meet, unsigned plan, uint64_t key)
 {
 	static const uint64_t sizes[] = {10, MEET_EAGER + 100, 0, 70000, 500};

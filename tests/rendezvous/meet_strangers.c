@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests with a stranger: a peer that completes the handshake and then sends messages that
- * no correct Tern sends. It uses a port of the fabric test bed, so the wrong messages are
- * sent over each fabric. B must close the stranger's connection, log the reason, and free
- * the records (memory for received messages) that the messages used. B's session with A
- * must not be affected. Errors before the handshake, and of the fabric's own frames, are
- * in hostile.c.
+ * Tests with a stranger: a peer that sends messages that no correct Tern sends, most of
+ * them after a complete handshake. It uses a port of the fabric test bed, so the wrong
+ * messages are sent over each fabric but the simulator. After a wrong message B must close
+ * the stranger's connection, log the reason, and free the records (memory for received
+ * messages) that the messages used. B's session with A must not be affected. Other errors
+ * in the handshake, and those of the fabric's own frames (tcp), are in hostile.c.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -246,7 +246,7 @@ static const struct {
 		 .bytes = 9,
 		 .dst = 0x10001},
 		0},
-	/* Statuses that no message may have. */
+	/* Statuses that no message may have; and, the last one, that no CTS may have. */
 	{{.type = TERN_MSG_ATS, .status = -EINPROGRESS, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_ATS, .status = -EAGAIN, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_ATS, .status = -4096, .dst = 0x10001}, 0},
@@ -265,7 +265,8 @@ static const struct {
 		0},
 	{{.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9, .dst = 0x10001},
 		0},
-	/* Flags that only other message types may have. */
+	/* Flags that only other message types may have; and, the last one, an EAGER with a
+	 * tensor larger than the limit. */
 	{{.type = TERN_MSG_HAVE, .flags = TERN_FLAG_RECV}, 0},
 	{{.type = TERN_MSG_ATS, .flags = TERN_FLAG_REPLY, .dst = 0x10001}, 0},
 	{{.type = TERN_MSG_FIN, .flags = TERN_FLAG_RECV}, 0},
@@ -586,7 +587,7 @@ static void turn_unread(struct scene *s)
 		bed_turn(s->bed);
 }
 
-/* Posts sends of B until the connection accepts no more messages. */
+/* Posts sends of B until one of them has to wait. */
 static void fill_the_way(struct scene *s, struct call *crowd, const struct tern_buf *data)
 {
 	const struct tern_retain *kept = &s->caller->stream.retain;
@@ -609,8 +610,8 @@ static void hear_the_miss(struct scene *s)
 	assert_int_equal(s->missed, WANT_ID);
 }
 
-/* The stranger asks for a send (WANT) for which the connection has no space, and B
- * cancels it: B must send MISS. */
+/* The stranger asks for a send (WANT) that waits at B until the ones before it have left,
+ * and B cancels it: B must send MISS. */
 static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *instance)
 {
 	const struct tern_header want = {

@@ -2,10 +2,11 @@
 /*
  * Tests of regions (memory that a peer may access): who may use them, what they cover,
  * when they end, and what a peer with a wrong region can do. In these tests B owns the
- * memory. A accesses it, by a put if the fabric has one, else by a get.
+ * memory. A accesses it by puts or gets, as far as the fabric has them.
  *
- * A refused access may end the peer's conn (with -EPROTO at the owner of the memory), or
- * the bytes may only be dropped: fabric.h allows both, and so do these tests. The memory
+ * A refused access may end the peer's conn (for a put with -EPROTO at the owner of the
+ * memory), the bytes may only be dropped, or the request refused: fabric.h allows each of
+ * these, and so do the tests. The memory
  * must never be changed, and other conns must not be affected.
  */
 #include "tests/harness/bed.h"
@@ -18,7 +19,7 @@
 
 #define ROOM_BYTES 4096u
 
-/* Both ends with their memory: A's is private. Of B's, `room`, the tests expose the middle
+/* Both ends with their memory: A's is private. Of B's, `room`, most tests expose the middle
  * third to A; the rest must never change. */
 struct scene {
 	struct bed *bed;
@@ -504,7 +505,7 @@ static void test_regions_run_out_and_come_back(const struct instance *instance)
 	assert_true(count >= 1024);
 	if (count < MOST)
 		assert_int_equal(r, -EAGAIN);
-	/* New conns must come up although the table of regions is full. */
+	/* New conns must come up even if the table of regions is full. */
 	bed_pair(scene.bed, &a2, &b2);
 	check_alive(scene.bed, a2, b2);
 	for (unsigned i = 0; i < count; i += 2)

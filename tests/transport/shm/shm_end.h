@@ -36,7 +36,7 @@ struct end {
 	unsigned closed_count;
 	int closed_status; /* status of the conn that closed last */
 	uint64_t message_count;
-	uint64_t bad_count; /* messages other than the expected next one */
+	uint64_t bad_count; /* messages whose number is not the expected next one */
 	unsigned writable_count;
 	char last[MESSAGE_BYTES]; /* contents of the last message */
 	size_t last_bytes;
@@ -126,8 +126,8 @@ static inline void quiet_log(
 	(void)line;
 }
 
-/* The environment of the system, but without the warnings that misbehaving peers
- * cause. */
+/* The environment of the system, but without a log: misbehaving peers would cause many
+ * warnings. */
 static inline struct tern_env *quiet_env(void)
 {
 	static struct tern_env_ops ops;

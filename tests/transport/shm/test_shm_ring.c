@@ -305,7 +305,8 @@ static void test_two_threads_see_every_message_once(void **state)
 	pair_fini(&pair);
 }
 
-/* A thread that uses one end of a ring, and sleeps while it can neither send nor receive. */
+/* A thread that uses one end of a ring, and sleeps while it waits for a message or for
+ * space. */
 struct sleeper {
 	struct shm_ring *ring;
 	int own_fd, peer_fd; /* descriptors that wake this thread, and the other one */

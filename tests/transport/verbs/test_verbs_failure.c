@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of failures below conns of the verbs fabric: devices, queue pairs, cables,
- * refused work requests. Each time every operation must end once, every conn must end
- * once, and other conns must not be affected.
+ * refused work requests. A conn that such a failure ends must end once, as must each of
+ * its operations, and other conns must not be affected.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 #include "transport/verbs/verbs.h"
@@ -459,7 +459,7 @@ struct thread {
 	struct load *load; /* NULL: no operations */
 };
 
-/* Polls and sleeps until the conn of this end is closed. */
+/* Polls and sleeps until the conn of this end is closed, for at most 20 s. */
 static void *live(void *arg)
 {
 	struct thread *thread = arg;
