@@ -281,8 +281,8 @@ static void test_what_was_waited_for_has_left(const struct instance *instance)
 	meet_free(meet);
 }
 
-/* The caller may reuse a request as soon as its status says that it has ended, so done()
- * must have run by then. */
+/* A caller that polls the status may reuse a request as soon as it has ended. So the status
+ * may change only inside tern_progress(), which then calls done() before it returns. */
 static void test_no_request_says_that_it_ended_before_done(
 	const struct instance *instance)
 {

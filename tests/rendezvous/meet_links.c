@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of sessions that lose and restore their link (connection): how often a session
- * dials, and what it sends on a new link before it has resent all unacknowledged
- * messages. */
+ * dials, what it sends on a new link before it has resent all unacknowledged messages, and
+ * links that are lost or late in the handshake; and of many peers that dial at once. */
 #include "tests/rendezvous/meet.h"
 
 #include <errno.h>

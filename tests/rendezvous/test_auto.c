@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of "auto" addresses between two ends of one host that cannot use shared memory:
- * another program has taken the name, or the other end has another version or runs as
- * another user. They must connect over tcp. If both fabrics refuse, the connection is
- * refused.
+ * Tests of "auto" addresses between two ends of one host, most of which cannot use shared
+ * memory: another program has taken the name, or the other end has another version or runs
+ * as another user. Then they must connect over tcp. If both fabrics refuse, the connection
+ * is refused.
  */
 #include "tests/transport/shm/shm_end.h"
 

@@ -69,8 +69,8 @@ static void test_put_from_and_into_user_memory(const struct instance *instance)
 	put_sizes(instance, USER, USER);
 }
 
-/* Overwrites the source in done(): by then the old bytes must have arrived at the
- * peer. */
+/* Overwrites the source in done(): the fabric must not read it any more, since the old
+ * bytes must arrive at the peer. */
 static void spoil(struct work *work)
 {
 	struct tern_buf *buf = work->arg;
@@ -417,8 +417,8 @@ static void relay_next(struct work *work)
 	relay->next += bytes;
 }
 
-/* Transfers 64 MiB from memory of kind `from` to memory of kind `to`, in pieces of the
- * conn's chunk_bytes: by puts if the fabric has them, else by gets. */
+/* Transfers 64 MiB from memory of kind `from` to memory of kind `to`, in pieces of at
+ * most the conn's chunk_bytes: by puts if the fabric has them, else by gets. */
 static void bulk(const struct instance *instance, enum memory from, enum memory to)
 {
 	struct bed *bed = bed_new(instance);

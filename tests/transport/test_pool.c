@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of pools. The test fills each buffer with a mark, and checks it when it gives the
+/* Tests of pools. churn() fills each buffer with a mark, and checks it when it gives the
  * buffer back, so that it notices buffers that overlap. */
 #include "tests/harness/cmocka.h"
 
@@ -260,8 +260,8 @@ static void test_large_buffers_lie_on_huge_pages(void **state)
 	assert_int_equal(tern_pool_get(pool, 5 * MIB, &large), 0);
 	if (!stats.huge && huge_bytes(base) < 4 * MIB)
 		assert_false(kernel_has_huge_pages());
-	/* This buffer reaches to the end of the slab, which lacks 4096 bytes for a whole
-	 * huge page there. */
+	/* With this one the buffers reach into the last 2 MiB of the slab, which lack 4096
+	 * bytes for a whole huge page. */
 	assert_int_equal(tern_pool_get(pool, 10 * MIB, &rest), 0);
 	memset(tern_buf_ptr(&rest), 8, 10 * MIB);
 	for (unsigned i = 0; i < 1000; i++)

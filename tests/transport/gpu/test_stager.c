@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of the stager (copies between GPU and pinned host buffers) alone, on the
- * simulated driver: copies, staging slots (the pinned buffers of its ring), and every
- * error of the driver. Invariant: a copy ends once, in tern_progress(), in order, and
+ * simulated driver: copies, staging slots (the pinned buffers of its ring), and errors of
+ * the driver. Invariant: a copy ends once, in tern_progress(), in order, and
  * afterwards no work of it is queued on the device.
  */
 #include "tests/harness/cmocka.h"
@@ -386,8 +386,8 @@ static void test_the_end_waits_for_wakes(void **state)
 
 /* ---- what the driver refuses ---- */
 
-/* Each driver call fails in turn: the copy may fail, but it must end, and later copies
- * must work. */
+/* Each of the driver calls that copies make fails in turn: a copy may fail, but it must
+ * end, and later copies must work. */
 static void test_every_call_may_fail(void **state)
 {
 	static const struct {

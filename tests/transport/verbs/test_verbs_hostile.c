@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of peers that are not Tern, or violate the protocol: a bare queue pair sends
- * anything to a port. Each time only its own conn must end, with -EPROTO and a log line
- * that names the conn.
+ * anything to a port, or a region is forged. Each time only the conn concerned must end,
+ * with -EPROTO in most cases, and mostly with a log line that names the conn.
  */
 #include "tests/transport/verbs/verbs_bed.h"
 
