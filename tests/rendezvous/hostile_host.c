@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See hostile_host.h. The server sends back each tensor that a client sends, from memory
- * of a pool, and checks at its end that no buffer of the pool was lost.
+ * See hostile_host.h. The server sends back one tensor of each client, from memory of a
+ * pool, and checks at its end that no buffer of the pool was lost.
  */
 #include "tests/rendezvous/hostile_host.h"
 

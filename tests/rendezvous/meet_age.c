@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of sessions that have existed for long. Their 32-bit counters have wrapped, and
- * no longer tell how much was sent since the session began. Each test advances the
+ * no longer tell how much was sent since the session began. The test advances the
  * counters to values at, before and after every power of two at which something could
  * wrap, by different amounts for different counters. Then the session must do everything
  * that a new one can: move tensors, survive a lost connection, make rails (additional

@@ -258,7 +258,7 @@ static void test_whoever_is_cut_in_the_handshake_comes_up_and_works(void **state
 	world_free(w);
 }
 
-/* No tensor is received, and the shared records (memory for received messages) suffice
+/* At first no tensor is received, and the shared records (memory for received messages) suffice
  * for only a few connections. Each connection can still send as much as its own records
  * hold, and loses nothing. */
 static void test_each_has_records_that_no_other_can_take(void **state)

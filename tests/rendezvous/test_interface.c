@@ -30,8 +30,8 @@ static void test_the_headers_version_is_the_projects(void **state)
 
 /* ---- sizes ---- */
 
-/* Options or statistics of another version of the library: longer, with the same beginning
- * as ours. */
+/* Space for options or statistics of another version of the library, which may be longer
+ * than ours, and have the same beginning. */
 union grown {
 	struct tern_context_opts opts;
 	struct tern_pool_opts pool;

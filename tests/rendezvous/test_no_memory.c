@@ -2,7 +2,7 @@
 /*
  * Tests of a listening process that has no memory for the records of one more peer, in
  * which it would keep the peer's messages: the peer is refused, tries again, and is
- * accepted when there is memory.
+ * accepted when there is memory; if there is none until its time limit, it goes down.
  * The tests limit the address space; a slab of records (unit of allocation) takes more of
  * it than anything else in this process.
  */

@@ -2,7 +2,7 @@
 /*
  * Tests of messages: they arrive complete, in order and once, in every size, also while
  * the receiver is slow; and of what a message handler may do. (The bed checks the
- * alignment and number of every message of every test.)
+ * alignment of every message, and its number unless the test sets on_message.)
  */
 #include "tests/harness/bed.h"
 

@@ -74,8 +74,8 @@ static int offer(struct rig *rig)
 	return rig->a->port->ops->offer(rig->a, rig->mem);
 }
 
-/* Offers the memory to the peer until the fabric returns a final status; returns that
- * status. */
+/* Offers the memory to the peer. If that returns -EAGAIN, waits for `writable` and offers
+ * it once more. Returns the last status. */
 static int offer_to_the_end(struct rig *rig)
 {
 	unsigned before = rig->duo.a.writable_count;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of slabs (shared memory of their owner) that are created and freed. Here `b` owns
- * slabs and `a` reads them. `a` unmaps a slab when `b` frees it, or when too many are
- * mapped, but never while the slab is read. Afterwards no mapping or table entry of the
+ * slabs and `a` reads them. `a` unmaps a slab when `b` frees it, when too many are mapped,
+ * or when the system maps no more, but never while the slab is read. Afterwards no mapping or table entry of the
  * slab may be left at either end.
  */
 #include "tests/transport/shm/shm_end.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of bytes that no correct peer sends, from raw sockets to a port of the tcp
- * fabric. The conn must be closed with -EPROTO, no memory may be accessed that was not
- * exposed to it, and a correct conn of the same port must continue.
+ * Tests of bytes from raw sockets to a port of the tcp fabric, most of which no correct
+ * peer sends. Wrong frames must end the conn with -EPROTO, and truncated ones are no
+ * message. No memory may be accessed that was not exposed to the conn, and a correct conn
+ * of the same port must continue.
  */
 #include "tests/transport/tcp/tcp_world.h"
 
