@@ -2,7 +2,8 @@
 /*
  * The instances (a fabric with one set of options) on which the conformance lists and the
  * storm run. An instance is defined with INSTANCE in a file that the programs are linked
- * with, and is found by its name. A line in meson.build says which programs run on it.
+ * with, and is found by its name. A line in tests/harness/meson.build says which programs
+ * run on it.
  */
 #ifndef TERN_TESTS_HARNESS_INSTANCE_H
 #define TERN_TESTS_HARNESS_INSTANCE_H

@@ -487,8 +487,8 @@ static void test_a_flood_behind_a_good_handshake_is_survived(void **state)
 		int fd = raw_guest(&host, &answer);
 
 		/* Sends 39 messages, though the server may close the connection sooner.
-		 * Their epoch is correct; of the fields from the channel on, all but the
-		 * byte count are random. */
+		 * Their epoch is correct; of the bytes from the key on, except the byte
+		 * count, about a third are random. */
 		for (uint32_t seq = 1; seq < 40; seq++) {
 			_Alignas(8) unsigned char message[TERN_HEAD_MAX];
 			uint8_t type = (uint8_t)(2 + tern_rng_below(&rng,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The conformance list of the rendezvous: checks what include/tern/channel.h promises,
- * with two real contexts, on each fabric and set of options that meson.build names.
+ * with two real contexts, on each fabric and set of options that
+ * tests/harness/meson.build names.
  */
 #include "tests/rendezvous/meet.h"
 

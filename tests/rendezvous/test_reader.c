@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that freeing a context waits while a peer reads its memory in place: the call
- * logs which peer it waits for, and the bytes do not change. Over shm, each end in a
- * thread of its own. */
+ * logs which peer it waits for, and the bytes do not change. Over shm; a second
+ * thread frees the sender's context, while the first one drives the reader. */
 #include "tests/harness/cmocka.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests with two processes, one of which is killed. The child process opens the fabric.
- * It listens, and lets its peer access memory; or it connects, and puts into the memory of
- * its peer, the parent. It is killed at some moment. In the parent every operation must
+ * It listens, and lets its peer access memory; or it connects, and, if the fabric has puts,
+ * puts into the memory of its peer, the parent. It is killed at some moment. In the parent every operation must
  * end, `closed` must be called once, and the parent's memory must no longer be accessed.
  *
  * The child inherits no state of the fabric, since the program is started anew.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance list of the fabrics: tests each promise of transport/fabric.h, on each
- * fabric and set of options that meson.build names.
+ * The conformance list of the fabrics: tests promises of transport/fabric.h, on each fabric
+ * and set of options that tests/harness/meson.build names.
  */
 #include "tests/harness/bed.h"
 

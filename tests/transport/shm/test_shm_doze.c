@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of dozing conns of the shm fabric (poll() skips a dozing conn until the peer
- * sends a WAKE over the socket). No message may be lost, and every event must be seen, by
- * a port that sleeps and by one that spins. In these tests every idle conn dozes at once.
+ * sends a WAKE over the socket, or this end uses the conn). No message may be lost, and
+ * every event must be seen, by a port that sleeps and by one that spins. set_drowsy() lets
+ * every idle conn of a port doze at once.
  */
 #include "tests/transport/shm/shm_end.h"
 

@@ -26,7 +26,7 @@ static uint64_t option(struct seen *seen, int level, int name)
 }
 
 /* Checks the socket's options: keep-alives are frequent, and the kernel gives the host up
- * only after unreachable_ns. */
+ * only after unreachable_ns. If that is TERN_NEVER, there are no keep-alives. */
 static void check_keep_alives(struct seen *seen, uint64_t unreachable_ns)
 {
 	uint64_t interval_ns, most_ns = unreachable_ns / 100 + TERN_NS_PER_S;
