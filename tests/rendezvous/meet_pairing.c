@@ -532,8 +532,8 @@ const struct conformance_test meet_pairing[] = {
 	CONFORMANCE(test_the_kth_send_meets_the_kth_receive, NEEDS_NOTHING),
 	CONFORMANCE(test_keys_and_steps_meet_in_any_order, NEEDS_NOTHING),
 	CONFORMANCE(test_a_slow_large_one_does_not_hold_up_a_small_one, NEEDS_NOTHING),
-	/* Only on tcp: on fabrics where the receiver reads the tensor, the receiver
-	 * determines the order. */
+	/* Only on tcp, where the sender determines the order. Where the receiver reads the
+	 * tensors (shm), the receiver does. */
 	CONFORMANCE(test_an_urgent_send_goes_ahead, NEEDS_TCP),
 	CONFORMANCE(test_600_receives_are_met_by_600_sends, NEEDS_NOTHING),
 	CONFORMANCE(test_600_sends_are_met_by_600_receives, NEEDS_NOTHING),

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 /* Completion queue entries that one conn needs, and its receives, at the default queue
- * depth. */
+ * depth, while its port has few conns. */
 #define CONN_ENTRIES  (256 + 128 + 4)
 #define CONN_RECEIVES (128 + 4)
 
