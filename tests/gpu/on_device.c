@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tests of the CUDA kernels' table on the first GPU of this machine: only in this
- * program the compiled kernels run on a GPU. Without a driver or a device it is skipped,
- * with the reason.
+ * The tests of the CUDA kernels' table on the first GPU of this machine. Without a driver
+ * or a device it is skipped, with the reason.
  */
 #include "tests/gpu/gpu.h"
 

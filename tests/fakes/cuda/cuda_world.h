@@ -2,7 +2,8 @@
 /*
  * Declarations that the files of the simulated driver share. All state is in one struct
  * (the world) with one lock. Every function of the driver's table takes the lock first
- * (FAKE_ENTER); the functions declared in this file expect that it is held.
+ * (FAKE_ENTER), except for those that describe an error; the functions declared in this
+ * file expect that it is held.
  *
  *     fake.c     the world, the table, faults, the count of open objects
  *     device.c   devices and contexts
@@ -338,7 +339,7 @@ void fake_mark_done(struct fake_mark *mark);
 void fake_work_entries(struct tern_cuda_api *api);
 struct fake_op *fake_op_new(enum fake_op_kind kind);
 void fake_op_free(struct fake_op *op);
-/* Does an op of the kind COPY, SET, KERNEL, HOST or GRAPH. */
+/* Does an op of the kind COPY, SET, KERNEL or HOST, or one node of a GRAPH. */
 CUresult fake_op_do(struct fake_op *op);
 bool fake_op_touches(const struct fake_op *op, const struct fake_mem *mem);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Devices of the simulated driver and their primary contexts. A context is destroyed by
- * its last release. At that time no memory, stream or other object of the context may
+ * its last release. At that time no memory, stream, module or event of the context may
  * exist, unless the context is corrupted: then all of it is freed, since a corrupted
  * context has no other way to free anything.
  */

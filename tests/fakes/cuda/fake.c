@@ -2,8 +2,8 @@
 /*
  * The simulated driver's global state: its lock, its table of functions, injected faults,
  * and the count of open objects. Invariant: whenever the lock is released, the host
- * cannot access device memory. Without an injected fault, a call fails only if its caller
- * made a mistake.
+ * cannot access device memory (unless opts.unguarded is set). Without an injected fault,
+ * a call fails only if its caller made a mistake or the options do not allow it.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 

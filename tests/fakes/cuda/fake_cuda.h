@@ -4,18 +4,18 @@
  * process, without a driver or a device.
  *
  * Device memory is host memory that is accessible only during work on the device: host
- * code that touches it crashes (unless opts.unguarded is set). New memory has random
- * contents. A stream is a queue, and its work is done as late as CUDA allows: when a call
+ * code that touches it crashes (unless opts.unguarded is set). New memory is filled with
+ * a random byte (a large one only in part). A stream is a queue, and its work is done as late as CUDA allows: when a call
  * waits for it, or when other work that is waited for depends on it. Besides, each query
  * of a stream or event does one piece of work of some stream. So code that reads without
  * waiting gets old bytes, and work of two streams without an event between them is done
  * in the wrong order. opts.early_percent makes some work happen early; in a program with
  * one thread, the same seed gives the same order.
  *
- * The simulated driver returns the errors that the real driver returns. Where the real
- * one would corrupt memory, this one asserts: copies out of bounds, freeing memory that a
- * queued copy or memset will access, stale handles, use of the default stream, and calls
- * of the driver from a host function.
+ * The simulated driver returns the errors that the real driver returns. It asserts where
+ * the real one could corrupt memory (copies out of bounds, freeing memory that a queued
+ * copy or memset will access, stale handles), and where its user breaks a rule of CUDA or
+ * of Tern (calls of the driver from a host function, use of the default stream).
  *
  * If a process waits for an event of another process, only the other process can do the
  * work before the event. So the other process should set opts.background. Not simulated:
@@ -122,13 +122,14 @@ void fake_cuda_kernel(const char *name,
 
 /* ---- time ---- */
 
-/* Does one piece of work of any stream; false if there is none. */
+/* Does one piece of work of any stream; false if none is ready. */
 bool fake_cuda_step(void);
 /* Does all queued work. */
 void fake_cuda_run(void);
 /* While `hold` is set, the driver does only work that a call waits for. */
 void fake_cuda_hold(bool hold);
-/* Number of pieces of work queued in all streams. */
+/* Number of operations queued in all streams. The launch of a graph counts as one, though
+ * each of its nodes is a piece of work. */
 unsigned fake_cuda_queued(void);
 
 /* ---- faults; all of them end with the next reset ---- */

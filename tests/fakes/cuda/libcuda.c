@@ -5,10 +5,11 @@
  * machine, as NAME=VALUE,...:
  *
  *     devices=N version=V major=M minor=M mem=BYTES numa=N   as in struct fake_cuda_opts
- *     init=RESULT     result of cuInit
- *     old=1           without the optional functions
+ *     init=RESULT     result of the first call of cuInit
+ *     old=1           old_driver of struct fake_cuda_opts
  *     missing=NAME    without the function NAME
- *     stub=1          every call returns CUDA_ERROR_STUB_LIBRARY, as the toolkit's stub
+ *     stub=1          cuDriverGetVersion() returns CUDA_ERROR_STUB_LIBRARY, as every call
+ *                     of the toolkit's stub
  *     host=BYTES      host_limit_bytes of struct fake_cuda_opts
  *     late=1 alike=1  late_records and alike of struct fake_cuda_opts
  *     fail=FUNCTION:N:RESULT   the Nth call of the driver's FUNCTION returns RESULT

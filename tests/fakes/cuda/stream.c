@@ -3,7 +3,7 @@
  * Streams and events of the simulated driver: when work is done. Each stream does its
  * work in order. If a stream waits for an event, the work before that event is done
  * first, in the stream in which the event was recorded. Other streams do nothing unless a
- * query or opts.early_percent gives them a turn. Work is queued only after the marks
+ * query, opts.early_percent or opts.background gives them a turn. Work is queued only after the marks
  * (recorded places in streams) that it waits for, so waiting always ends.
  */
 #include "tests/fakes/cuda/cuda_world.h"
@@ -375,8 +375,8 @@ static CUresult stream_destroy(CUstream handle)
 	return CUDA_SUCCESS;
 }
 
-/* Captured work is not executed, so a call cannot wait for it; a query of it invalidates
- * the capture. */
+/* Captured work is not executed, so a call cannot wait for it; an attempt, or a query of
+ * the stream, invalidates the capture. */
 static CUresult refuse_captured(struct fake_graph *capture)
 {
 	fake_capture_spoil(capture);

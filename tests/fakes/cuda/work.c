@@ -116,8 +116,8 @@ static void must_be_on_device(const void *at, size_t bytes)
 		tern_never("fake cuda: a copy out of bounds, or not of device memory");
 }
 
-/* True if the range is page-locked. Asserts that it is not partly page-locked, since the
- * real driver may fail for such a range. */
+/* True if the range is page-locked. Asserts that it does not begin in page-locked memory
+ * and end beyond it, since the real driver may fail for such a range. */
 static bool is_locked(const char *at, size_t bytes)
 {
 	bool first = fake_mem_find(at, 1, FAKE_LOCKED), all;

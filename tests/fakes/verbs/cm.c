@@ -34,8 +34,8 @@ void fake_channel_update(struct fake_channel *channel)
 	fake_fd_set(channel->base.fd, &channel->readable, any);
 }
 
-/* Frees the id of a connection request that the user has not fetched: the request is
- * never answered. */
+/* Frees the id of a connection request that the user has not fetched. The connecting end
+ * gets REJECTED, unless the request was lost or the wire is cut. */
 static void unborn_free(struct fake_id *id)
 {
 	fake_events_drop(id);

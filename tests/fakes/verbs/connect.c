@@ -8,7 +8,8 @@
  *     passive: REQ_RECEIVED -accept-> REP_SENT (QP: RTS) -peer fetches-> CONNECTED
  *
  * So the first message of the active side may arrive before the passive side's event
- * ESTABLISHED. However a connection ends, its ids get the state DISCONNECTED. If an id
+ * ESTABLISHED. An id gets the state DISCONNECTED when its user ends the connection, when
+ * the peer is told of an end (not across a cut wire), or with CONNECT_ERROR. If an id
  * gets an event for that, its queue pair (QP) is in ERR after the user has fetched the
  * event. Invariant: connected ids point to each other with `peer`, until one of them is
  * destroyed.
@@ -70,7 +71,7 @@ static void tell_unreachable(struct fake_id *id)
 }
 
 /* Ends the connection of `id`. If `id` was connected, its peer gets DISCONNECTED; before
- * that, REJECTED. */
+ * that, REJECTED; nothing if the wire between them is cut. */
 void fake_id_cut(struct fake_id *id)
 {
 	struct fake_id *peer = id->peer;

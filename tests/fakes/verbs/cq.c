@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Completion queues and their channels. A completion first waits in its queue pair, in
- * order, until its delay is over, and then enters the completion queue. So completions of
- * two queue pairs, and those of sends and receives of one queue pair, may overtake each
- * other, but never those of two sends, or of two receives, of one queue pair.
+ * order, until its delay is over or the completion queue is armed, and then enters the
+ * completion queue. So completions of two queue pairs, and those of sends and receives of
+ * one queue pair, may overtake each other, but never those of two sends, or of two
+ * receives, of one queue pair.
  *
  * Invariant: entry_count + delayed_count <= cqe. Hardware would overrun the queue; the
  * simulated provider fails an assertion as soon as an overrun is possible.
@@ -181,8 +182,9 @@ int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wcs)
 	return n;
 }
 
-/* Arms the queue: the next completion raises an event. Completions that are in the queue
- * already raise none, so the user must poll once more after arming. */
+/* Arms the queue: the next completion (with `solicited_only`: the next that is solicited
+ * or failed) raises an event. Completions that are in the queue already raise none, so
+ * the user must poll once more after arming. */
 int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 {
 	struct fake_cq *cq = FAKE_CQ(base);

@@ -2,8 +2,8 @@
 /*
  * Global state of the simulated RDMA provider: its lock, its steps (units of time), its
  * table of functions, and the count of open objects. Invariant: whenever the lock is
- * released, the fd of each channel is readable exactly if its queue has something to
- * read.
+ * released, the fd of each channel is readable exactly if its queue has an event that no
+ * test holds (an event of an id may be not due yet).
  */
 #include "tests/fakes/verbs/verbs_world.h"
 

@@ -6,9 +6,10 @@
  * outside the process.
  *
  * Time is counted in steps: each call that posts, polls, arms or fetches an event makes
- * one step. So in a program with one thread, the same seed gives the same run. A thread
- * that sleeps in poll(2) misses nothing: while a completion queue is armed, each step
- * moves all data, and completions in that queue are not delayed. A delayed connection
+ * one step, and so do most of the functions below that inject a fault. So in a program
+ * with one thread, the same seed gives the same run. A thread that sleeps in poll(2)
+ * misses nothing: while a completion queue is armed, each step moves all data that can
+ * move, and completions in that queue are not delayed. A delayed connection
  * event keeps its channel's fd readable (get_cm_event() then returns -EAGAIN until the
  * event is due).
  *
@@ -16,8 +17,9 @@
  * queue before the program can see the disconnect that the peer sent after them.
  *
  * Addresses: 127.0.0.1 and ::1 are device 0, 10.7.0.N is device (N - 1) % device_count.
- * As a destination, 192.0.2.N does not resolve (ADDR_ERROR), 198.51.100.N has no route
- * (-ENETUNREACH) and 203.0.113.N does not answer a connect (UNREACHABLE).
+ * As a destination, 198.51.100.N has no route (-ENETUNREACH) and 203.0.113.N does not
+ * answer a connect (UNREACHABLE); 192.0.2.N and all other addresses do not resolve
+ * (ADDR_ERROR).
  *
  * Any descriptor that can be mapped can serve as a dma-buf, such as those of the
  * simulated GPU (tests/fakes/cuda): the simulated device maps it. Memory given to
@@ -42,7 +44,7 @@ struct fake_verbs_opts {
 	int max_qp;
 	int max_qp_wr;
 	int max_sge;
-	int max_srq; /* largest number of shared receive queues; 0: none are supported */
+	int max_srq; /* shared receive queues of each device; 0: none are supported */
 	int max_srq_wr;
 	int max_cqe;
 	int max_inline;
@@ -52,7 +54,7 @@ struct fake_verbs_opts {
 	/* Limit of registered bytes per device, above which reg_mr() returns -ENOMEM; 0:
 	 * no limit. */
 	uint64_t reg_limit_bytes;
-	/* Devices (bits 1 << device) on which reg_dmabuf_mr() returns EOPNOTSUPP. */
+	/* Devices (bits 1 << device) on which reg_dmabuf_mr() returns -EOPNOTSUPP. */
 	unsigned no_dma_buf;
 	bool peermem;    /* what has_peermem() returns */
 	bool no_imm;     /* posting SEND_WITH_IMM or WRITE_WITH_IMM returns EINVAL */
@@ -66,7 +68,8 @@ struct fake_verbs_opts {
 	bool timewait_exit;
 
 	uint64_t seed;
-	/* Percentage of steps in which a queue pair moves no data; below 100. */
+	/* Percentage of steps in which a queue pair moves no data, while no completion
+	 * queue is armed; below 100. */
 	unsigned stall_percent;
 	unsigned delay_steps;    /* largest delay of a completion, in steps */
 	unsigned cm_delay_steps; /* largest delay of a connection event, in steps */
@@ -74,8 +77,9 @@ struct fake_verbs_opts {
 	uint32_t piece_bytes;
 	/* Pieces that each queue pair moves per step, in each direction. */
 	unsigned pieces_per_step;
-	/* Steps after which a request to an unreachable peer ends with RETRY_EXC_ERR; 0:
-	 * never. */
+	/* Steps after which a request to an unreachable peer ends with RETRY_EXC_ERR (at
+	 * once if the sender's thread may be asleep, see above), and a connect with
+	 * UNREACHABLE; 0: never. */
 	unsigned retry_steps;
 };
 
@@ -90,7 +94,7 @@ const struct tern_verbs_api *fake_verbs_api(void);
  * options, which also hold before the first call. */
 void fake_verbs_reset(const struct fake_verbs_opts *opts);
 
-/* The options of the last reset. */
+/* The options of the last reset; all 0 before the first use of the machine. */
 struct fake_verbs_opts fake_verbs_opts(void);
 
 /* Numbers of objects that are open. */
@@ -108,13 +112,13 @@ struct fake_verbs_live fake_verbs_live(void);
  */
 
 /* Makes the nth call from now on (1: the next) of `function` fail with the errno `err`.
- * Besides functions of the table this works for "post_send" and the other names at
- * fake_verbs_calls(). Up to 16 such faults at a time. */
+ * Besides those functions of the table that can fail, this works for "post_send" and the
+ * other names at fake_verbs_calls(). Up to 16 such faults at a time. */
 void fake_verbs_fail(const char *function, unsigned nth, int err);
 
 /* From now on, reg_mr() refuses memory that overlaps this range with `err` if the
  * registration allows a device or a peer to write, as for a mapping without PROT_WRITE.
- * bytes 0: ends this fault. */
+ * Only the last such range counts. err 0: ends this fault. */
 void fake_verbs_refuse(const void *base, size_t bytes, int err);
 /* From now on, reg_mr() on this device refuses all memory with `err`; 0: ends this
  * fault. */
@@ -143,19 +147,19 @@ void fake_verbs_qp_break(uint32_t qp_num);
 
 /* Removes a device: each id on it gets RDMA_CM_EVENT_DEVICE_REMOVAL,
  * IBV_EVENT_DEVICE_FATAL is raised, and its queue pairs enter the error state. From then
- * on the device refuses all calls except those that destroy objects. Its peers get no
- * event. */
+ * on, nothing can be created, registered, bound or connected on the device. Its peers get
+ * no event. */
 void fake_verbs_remove_device(unsigned device);
 /* Replaces a removed device by a new one with the same name and addresses. */
 void fake_verbs_return_device(unsigned device);
 /* Cuts the network between two devices (which may be the same device), or restores it.
- * While it is cut, requests wait, and end with RETRY_EXC_ERR after opts.retry_steps; new
- * connections end with UNREACHABLE. */
+ * While it is cut, requests wait, and end as opts.retry_steps says; so do new
+ * connections. */
 void fake_verbs_cut(unsigned device, unsigned other, bool cut);
 /* Cuts a device off from all devices and raises IBV_EVENT_PORT_ERR, or restores its
  * network and raises IBV_EVENT_PORT_ACTIVE. */
 void fake_verbs_port(unsigned device, bool up);
-/* While `hold` is set, no data moves, and no retry timeout runs. */
+/* While `hold` is set, no data moves, and no retry timeout expires. */
 void fake_verbs_hold_wire(bool hold);
 
 enum fake_verbs_side { FAKE_VERBS_SENDS, FAKE_VERBS_RECEIVES };

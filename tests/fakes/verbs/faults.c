@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Faults that tests inject. Invariant: without an injected fault, the simulated provider
- * fails only because of a mistake of its user.
+ * fails only because of a mistake of its user, a limit in the options, or one of the
+ * addresses that fake_verbs.h makes unreachable.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 

@@ -163,9 +163,9 @@ static bool sleeps(const struct fake_qp *qp)
 	       !fake_id_has_events(qp->id);
 }
 
-/* Called while the peer has no receive posted for the message: the send fails when its
+/* Called while the peer has no receive posted for the message: the request fails when its
  * retries are used up, or at once if the sender's thread may be asleep (it would make no
- * more steps). */
+ * more steps). With rnr_retry 7 it never fails. */
 static bool not_ready(struct fake_qp *qp, const struct fake_send *wr)
 {
 	if (qp->rnr_retry == 7)
@@ -382,9 +382,9 @@ static bool reachable(const struct fake_qp *qp)
 		       FAKE_DEVICE(qp->base.context), FAKE_DEVICE(peer->base.context));
 }
 
-/* Called while the peer does not answer: the oldest request fails after opts.retry_steps,
- * or at once if the sender's thread may be asleep (it would make no more steps). Time
- * while the connection is being established does not count. */
+/* Called while the peer does not answer: the oldest request fails after opts.retry_steps
+ * (0: never), or at once if the sender's thread may be asleep (it would make no more
+ * steps). Time while the connection is being established does not count. */
 static bool stall(struct fake_qp *qp)
 {
 	if (qp->id->state != FAKE_ID_CONNECTED && qp->id->state != FAKE_ID_DISCONNECTED)

@@ -42,7 +42,8 @@ struct pair {
 struct sockaddr *address(const char *ip, uint16_t port);
 bool readable(int fd);
 
-/* Waits for the next event, which must be of `type`; the caller acknowledges it. */
+/* Fetches the next event, when its delay is over. It must be of `type`; the caller
+ * acknowledges it. */
 struct rdma_cm_event *expect(struct end *end, enum rdma_cm_event_type type);
 void expect_ack(struct end *end, enum rdma_cm_event_type type);
 void expect_none(struct end *end);
@@ -52,7 +53,7 @@ void end_close(struct end *end);
 int end_qp(struct end *end);
 
 /* pair_open() prepares both ends up to connect(); pair_connect() connects `a` to `b`;
- * pair_close() frees everything. */
+ * pair_close() frees everything, and resets the simulated machine. */
 void pair_open(struct pair *pair, bool srq);
 void pair_connect(struct pair *pair);
 void pair_close(struct pair *pair);

@@ -2,8 +2,8 @@
 /*
  * Reliable-connection queue pairs: in state INIT when created, RTS when connected, and
  * ERR at the end. In ERR all posted requests, old and new, complete as flushed, signaled
- * or not. So every send request gets a completion, or counts as completed with a later
- * one.
+ * or not, except for those in a shared receive queue. So every send request gets a
+ * completion, or counts as completed with a later one.
  */
 #include "tests/fakes/verbs/verbs_world.h"
 
@@ -119,8 +119,9 @@ void fake_qp_connect(struct fake_qp *a, struct fake_qp *b)
 	b->peer = a;
 }
 
-/* Checks the requested queue sizes against the limits of the device, and with
- * opts.grant_more rounds up what is granted, as hardware does. */
+/* Checks the requested queue sizes against the limits of the device. opts.grant_more
+ * rounds up what is granted, as hardware does; opts.grant_less_inline lowers a request
+ * for too much inline data to the limit. */
 static int grant(struct ibv_qp_cap *cap, bool srq)
 {
 	const unsigned wr_max = (unsigned)fake.opts.max_qp_wr;
@@ -270,7 +271,8 @@ void fake_destroy_qp(struct rdma_cm_id *id)
 	id->send_cq = id->recv_cq = NULL;
 }
 
-/* Puts the queue pair into ERR, or changes attributes that may change in RTS. */
+/* Puts the queue pair into ERR, or accepts (and ignores) a change of attributes that may
+ * change in RTS. */
 int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 {
 	FAKE_ENTER("modify_qp");

@@ -2,7 +2,9 @@
 /*
  * Declarations that the files of the simulated provider share. All state is in one struct
  * (the world) with one lock. Every function of the provider's table takes the lock first
- * (FAKE_ENTER); the functions declared in this file expect that it is held.
+ * (FAKE_ENTER), except for free_devices(), wc_status_str() and the three that describe a
+ * device by its name, NUMA node and PCI address. The other functions declared in this
+ * file expect that it is held.
  *
  *     fake.c    the world, the table, the count of open objects
  *     device.c  devices, protection domains, registrations, asynchronous events
@@ -151,7 +153,7 @@ struct fake_send {
  * A queue pair. Its send queue holds the requests with indices [sq_head, sq_tail). Those
  * before sq_next are completed, and a poll of their completions removes them; those from
  * sq_next on are being executed. Invariant: sq_head <= sq_next <= sq_tail <= sq_head +
- * sq_slot_count.
+ * cap.max_send_wr.
  */
 struct fake_qp {
 	struct ibv_qp base;
@@ -403,7 +405,8 @@ int fake_post_srq_recv(
 
 /* Defined in qp.c: */
 void fake_qp_activate(struct fake_qp *qp);
-/* Enters the error state, and flushes all requests. */
+/* Enters the error state, and flushes all requests, except those in a shared receive
+ * queue. */
 void fake_qp_error(struct fake_qp *qp);
 /* Flushes requests that were posted in the error state. */
 void fake_qp_flush(struct fake_qp *qp);
@@ -420,7 +423,8 @@ int fake_post_send(
 	struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 
 /* Defined in move.c: */
-/* `rush`: without stalls; true if any data moved. */
+/* `rush`: without stalls. Returns true if data moved, a request failed or a completion
+ * was delivered. */
 bool fake_qp_step(struct fake_qp *qp, bool rush);
 
 /* Defined in cm.c: */

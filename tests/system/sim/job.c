@@ -56,7 +56,7 @@ static void worker_ended(void *arg, int status, const char *text,
 
 static struct job *current;
 
-/* Makes the engine (the computation) of a member hang: its task gets a huge cost in
+/* Computes a gradient. If the member is to hang, the engine's task gets a huge cost in
  * virtual time, which the simulator reads after it has run the task. */
 static int gradient_or_hang(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
@@ -211,8 +211,8 @@ unsigned job_workers_left(const struct job *j)
 	return n;
 }
 
-/* Makes a process crash, hang, fail, stall or leave. After the first such loss the next ones
- * come soon, while the job still handles it. */
+/* Makes a process crash, hang, fail, stall or leave. After the first that crashes or
+ * leaves, the next ones come soon, while the job still handles it. */
 static void hurt(struct job *j)
 {
 	struct member *m = victim(j, j->servers, j->count - j->servers);
@@ -485,8 +485,6 @@ bool job_disturb(void *arg)
 	return all_ended(arg);
 }
 
-/* Checks that every member that did not crash has ended: with success, or with an error
- * if the job could not succeed. */
 bool job_judge(const struct job *j)
 {
 	bool good = !j->broken;

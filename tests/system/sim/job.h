@@ -27,12 +27,14 @@ struct member {
 	struct user *user;
 	struct tern_updater *updater;
 	bool ended;
-	bool asked;   /* a worker that was asked to leave */
-	bool stalled; /* was stalled for so long that the others continue without it */
+	bool asked; /* a worker that was asked to leave */
+	/* Is lost without a crash: it was stalled for too long, hangs, fails or was cut
+	 * off. The others go on without it, and its status is not checked. */
+	bool stalled;
 	/* The member's engine or user hangs for so long that the member is lost, while the
 	 * thread of its context still answers. */
 	bool hangs;
-	bool fails;   /* its user fails in the middle of its next slot */
+	bool fails;   /* its user fails in the middle, or at the end, of its next slot */
 	bool crowded; /* of a server: it has had a reason to raise its staging budget */
 	int status;
 	char text[300];
@@ -44,7 +46,7 @@ struct job {
 	struct member members[MEMBERS_MAX];
 	unsigned servers, workers, count;
 	unsigned cut_permille, hurt_permille, nap_permille;
-	unsigned losses; /* number of workers that will still crash */
+	unsigned losses; /* number of workers that will still crash (see `polite`) */
 	/* About every second loss is a worker that is asked to leave, instead of a
 	 * crash. */
 	bool polite;
@@ -76,10 +78,12 @@ struct job {
 	unsigned stage;                   /* for use by the script */
 	char addresses[MEMBERS_MAX][128]; /* addresses of the servers */
 	const struct tern_dataset *data;
-	/* Members may end with an error: a server or the last worker has crashed, or
-	 * the test has stopped the job. */
+	/* Members may end with an error: a server has crashed, no worker is left, or the
+	 * test has stopped the job. */
 	bool doomed;
-	bool broken; /* at some instant a server's state was inconsistent */
+	/* A check has failed before the end: of the state of a server or worker, of what
+	 * a worker promises its user, or of a script. */
+	bool broken;
 	uint64_t next_ns;
 };
 
@@ -93,16 +97,17 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose);
  * (the worker that saves) writes the parameters to the file "result".
  */
 void job_start(struct job *j, const struct tern_dataset *data);
-/* Adds a worker in place of the lost worker `index`. */
+/* Adds worker `index`, also in place of one that was lost. */
 struct member *job_add_worker(struct job *j, unsigned index);
 /* For tern_sim_run(), which calls it at each instant with the job as its argument:
  * disturbs the job, and checks the servers' state. Returns true when all members have
  * ended. */
 bool job_disturb(void *job);
 /* Checks that all members that did not crash have ended: with success, or with an error
- * if the job could not succeed. Prints those that have not. */
+ * if the job could not succeed, or the member was asked to leave or is `stalled`. Prints
+ * those that have not. Also false if j->broken. */
 bool job_judge(const struct job *j);
-/* Number of workers that did not crash and were not stalled or asked to leave. */
+/* Number of workers that did not crash, are not `stalled` and were not asked to leave. */
 unsigned job_workers_left(const struct job *j);
 /* The parameters that were saved; if there are none, prints that and returns NULL. */
 const float *job_result(const struct job *j);

@@ -10,7 +10,7 @@
 /* To be used as tern_sim_opts.log: prints the line to stderr. */
 void print_line(const char *line);
 
-/* Two peers with thousands of random requests, while connections are cut and a peer is
+/* Two peers with hundreds of random requests, while connections are cut and a peer is
  * stalled or crashes. */
 bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
@@ -18,13 +18,13 @@ bool scenario_storm(uint64_t seed, bool verbose, uint64_t *hash);
  * received in another order. */
 bool scenario_crowd(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* As scenario_storm(), with much of the memory in a simulated GPU whose copies sometimes
- * fail. */
+/* As scenario_storm(), or in some seeds scenario_crowd(), with much of the memory in a
+ * simulated GPU whose copies sometimes fail. */
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* A whole training job, while connections are cut, and workers crash or are stalled. As
- * long as one worker is left, the result must have the same bytes as without
- * disturbance. */
+/* A whole training job, while connections are cut, workers crash, leave, hang or are
+ * stalled, and a server may crash or be stalled. If all servers and one worker are left,
+ * the result must have the same bytes as without disturbance. */
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* A training job in async mode with the same disturbances. The saved parameters must be
@@ -35,7 +35,7 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
  * none crashes. */
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* All workers are asked to leave, and one of them is stalled: the others must save the
+/* One worker hangs, and the others or a server are asked to end: the others must save the
  * parameters. */
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 

@@ -301,7 +301,7 @@ struct weather {
 	struct tern_sim_opts sim;
 	struct storm_opts storm;
 	struct world world;
-	bool two; /* each end listens on two fabrics */
+	bool two; /* the session can use two fabrics */
 	bool crowded;
 };
 

@@ -117,7 +117,7 @@ static void ask_all_but_first(struct job *j)
 /* Time for which a worker hangs: longer than any time limit. */
 #define HUNG_NS (30 * TERN_NS_PER_S)
 
-/* The worker that hangs. It crashes after HUNG_NS. By then all other workers must have
+/* The worker that hangs. It crashes after HUNG_NS. By then all other members must have
  * ended: none may wait for it longer than the time limit. */
 static struct {
 	struct tern_sim_event event;

@@ -23,18 +23,19 @@ struct storm_opts {
 	uint64_t bytes_max;   /* largest size of a tensor */
 	uint32_t eager_bytes; /* eager threshold: many sizes are close to it */
 	unsigned cancel_permille;
-	/* Share of receives whose memory is too small for the tensor. */
+	/* Share of receives whose memory may be too small for the tensor. */
 	unsigned small_room_permille;
-	/* Share of steps in which a copy from or to the GPU fails. */
+	/* Share of steps that make one of the GPU's next operations fail. */
 	unsigned copy_fail_permille;
 	enum {
 		STORM_NEAR, /* receives are posted roughly in the order of the sends */
 		STORM_SHUFFLED, /* receives are posted in any order */
 		STORM_LAST_FIRST
 	} order;
-	/* Each receive is posted only after this number of further sends was posted. */
+	/* No receive is posted before this number of sends, in its direction. */
 	unsigned lag;
-	/* At most this number of receives is posted at a time; 0: no limit. */
+	/* At most this number of receives is open at a time, in each direction; 0: no
+	 * limit. */
 	unsigned open_most;
 };
 
@@ -63,7 +64,7 @@ struct storm *storm_new(const struct storm_opts *opts, const struct storm_end en
  * of tern_progress(). */
 void storm_step(struct storm *storm);
 
-/* True if all requests were posted and have ended. */
+/* True if all requests were posted and have ended, or after an error. */
 bool storm_is_over(const struct storm *storm);
 
 /* To be called when a peer went down: from then on requests may end with any error. */
