@@ -2,8 +2,8 @@
 /*
  * The tests of the CUDA kernels' table, on the simulated driver, and of errors of the
  * driver. They cover the arithmetic and the indexing of the kernels and the arguments
- * that the host passes, but neither the barriers of a block nor the code that nvcc
- * generates.
+ * that the host passes; the barriers of a block and the code that nvcc generates only in
+ * the programs that are built with ptx/ (see blocks.h).
  */
 #include "tests/gpu/gpu.h"
 

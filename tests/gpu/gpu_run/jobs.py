@@ -78,7 +78,8 @@ def models(out, few):
 
 
 def listed(out, few):
-    """All combinations for the first model, and those that differ most for the second."""
+    """For the first model all combinations with tensors in host memory, and some with tensors in the GPU's; for the
+    second those that differ most. With `few` only four and three jobs."""
     (first, options), (second, other) = models(out, few)
     most = [("cuda", "shm", 1, False), ("cpu", "tcp", 4, True), ("cuda", "shm", 2, False, "device")]
     every = [(*rest, plain) for plain, *rest in product((False, True), ("cuda", "cpu"), ("shm", "tcp"), (1, 2, 4))]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of ./run gpu, in the order in which they run, and the programs of each.
 
-Correctness comes before speed, and what may leave the device unusable comes last. Each part has a
-limit of its own, so that one that is slow leaves time for the others.
+Tests and memcheck come before speed, the other checkers and the comparison with PyTorch after it, and
+what may leave the device unusable comes last. Each part has a limit of its own, so that one that is slow
+leaves time for the others.
 """
 import sys
 from collections.abc import Callable

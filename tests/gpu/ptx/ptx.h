@@ -7,7 +7,8 @@
  * and reports
  *
  *   - a race: two threads access the same bytes, at least one of them writes, and they
- *     are in different blocks, or no barrier of their block orders the two accesses;
+ *     are in different blocks of the launch, or no barrier of their block orders the two
+ *     accesses (atomic operations of two threads of a block are no race);
  *   - a read of shared memory that no thread of the block has written;
  *   - an address that is not a multiple of the access's size;
  *   - a barrier at which only some threads of a block arrive.

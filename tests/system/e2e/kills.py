@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Kills and stops processes of small jobs, and asks them to end, at random times. Whatever happens,
-no process hangs or crashes, and no process and no half-written file is left. A job ends well if the
-launcher and all servers live and one worker goes on: a worker that is asked to leave (SIGTERM) or
-that stands still costs nothing. A job that ends well has saved the same bytes as an undisturbed
-one. A job that was asked to end after its steps had begun has saved the parameters that an
-undisturbed job has after as many steps, and the same command line may be run again after it.
+no process hangs or crashes, and no process and no half-written file is left. Once its steps have begun,
+a job ends well if the launcher and all servers live and one worker goes on: a worker that is asked to
+leave (SIGTERM) or that stands still costs nothing. A job that ends well has, in sync mode, saved the same
+bytes as an undisturbed one. A job that was only asked to end, after its steps had begun, has saved its
+parameters (see must_save()), in sync mode those that an undisturbed job has after as many steps, and the
+same command line may be run again after it.
 
 usage: kills.py TERN FIRST:COUNT    seeds; one that fails is named, and can be run alone
 """
@@ -29,7 +30,7 @@ job.use(sys.argv[1])
 FIRST, COUNT = (int(n) for n in sys.argv[2].split(":"))
 HANG_S = 60  # a job that makes no step for so long hangs
 STEPS = 4000
-ACTS_S = 0.4  # acts begin so long after the first step, or after the start; all steps take longer
+ACTS_S = 0.4  # acts begin within this time after the first step, or after the start; all steps take longer
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HARMLESS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGUSR1)
 FINISHED, INTERRUPTED = "model.safetensors", "interrupted.safetensors"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded with LD_PRELOAD, makes large reads of a process return 4 KiB every 50 ms, like a
- * slow disk: a file of 4 MiB takes 50 s. */
+ * slow disk: a file of 4 MiB takes 51 s. */
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 usage: in_vm.py BUILD_DIRECTORY quick|full [NAME...]
        in_vm.py BUILD_DIRECTORY perf [OPTION...]
 
-quick and full are parts of the suite. Both measure afterwards, quick with fewer rounds and sizes.
+quick is a part of the suite, full is all of it. Both measure afterwards, quick with fewer rounds and sizes.
 Names choose single cases, and then nothing is measured.
 """
 import json

@@ -81,7 +81,7 @@ def image_package():
 
 def fetch(directory):
     """The package's file. apt's lists may be absent (a fresh container has none) or older than
-    the archive, which no longer has what they name: then they are fetched, once."""
+    the archive, which no longer has what they name: then root fetches them, once."""
     why = f"apt knows no package {PACKAGE}"
     for last_try in (False, True):
         package = image_package()

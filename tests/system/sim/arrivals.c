@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scenario: more peers dial a server at the same time than it admits to the handshake at
- * once. They do so at the start, again when the network of all of them
- * works again after a failure, and again after every connection was cut. The dialling
- * ends are in one process or in many, over a short or a long network path, and processes
- * are stalled now and then. Each dialling end must connect each time, and what it sends
- * must arrive.
+ * once. They do so at the start, again when the network of all of them works again after
+ * a failure, and again after every connection was cut. The dialling ends are in one
+ * process or in many, over a short or a long network path, and processes are stalled now
+ * and then. Each dialling end must connect each time, and what it sends must arrive.
  */
 #include "tests/system/sim/scenario.h"
 
