@@ -11,8 +11,8 @@ static const uint64_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 31, 1000, 4096, 4099, 1229
 
 /* By how many elements operand i is moved from its alignment. Layout 0: all are aligned.
  * Layout 1: all are moved alike, so that quads (aligned groups of four elements) are
- * incomplete at both ends. Layout 2: each one is moved differently, so that quads cannot
- * be used. */
+ * incomplete at both ends. Layout 2: neighbours are moved differently, so that quads
+ * cannot be used. */
 static size_t aside_of(unsigned layout, unsigned i)
 {
 	return layout == 0 ? 0 : layout == 1 ? 3 : i % 4;

@@ -2,8 +2,8 @@
 /*
  * The tests of the CUDA engine on the simulated driver, which works as late as possible,
  * so that the engine is caught if it announces a part of the gradient too early. Errors
- * are tested, too: every driver call fails once, while the engine is created and in a
- * step, and the device's context gets corrupted.
+ * are tested, too: each call of most functions of the driver fails once, while the engine
+ * is created and in a step, and the device's context gets corrupted.
  */
 #include "tests/gpu/engine.h"
 

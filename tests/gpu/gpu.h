@@ -87,7 +87,7 @@ void assert_done(const struct tern_cuda_kernels *k, int status);
 
 /* Run the cases of elementwise.c and layers.c; each returns the number of cases that
  * failed. */
-/* Sums of squares, compared with float64. */
+/* Sums of squares, compared with the CPU's; in elementwise.c, too. */
 int gpu_run_sums(CMFixtureFunction setup, CMFixtureFunction teardown);
 int gpu_run_elementwise(CMFixtureFunction setup, CMFixtureFunction teardown);
 int gpu_run_layers(CMFixtureFunction setup, CMFixtureFunction teardown);

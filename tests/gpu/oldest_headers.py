@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Does everything that includes cuda.h, but not cuBLAS's header, compile with the headers of CUDA 12.0, the oldest
-that the build accepts? PyPI has them. Nothing is linked or run: the driver's functions are found at run time (base/cuda.h).
+that the build accepts? PyPI has them. Nothing is linked or run: the driver's functions are found at run time
+(base/cuda.h).
 
 usage: oldest_headers.py BUILD_DIRECTORY
 """

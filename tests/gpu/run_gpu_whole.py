@@ -41,7 +41,8 @@ def script(path, text):
 
 
 def tools():
-    """A folder with programs in the place of the toolkit's: they run the program that is to be checked."""
+    """A folder with programs in the place of the toolkit's, which run the program that is to be checked, and of
+    nvidia-smi, which fails."""
     path = folder("tools")
     script(path / "compute-sanitizer", 'while [ "$1" != "${1#--}" ]; do shift 2; done\n'
            '"$@" && echo "========= ERROR SUMMARY: 0 errors"')

@@ -2,8 +2,9 @@
 /*
  * Code that the programs of the suite `gpu` share. TERN_GPU_SCALE in the environment
  * chooses how many cases they run and how large these are, since checkers such as
- * compute-sanitizer make everything many times slower. They also print hashes of results,
- * so that the results of two processes can be compared.
+ * compute-sanitizer make everything many times slower. The tests of the engine and of the
+ * updater also print hashes of results, so that the results of two processes can be
+ * compared.
  */
 #ifndef TERN_TESTS_GPU_SHARED_H
 #define TERN_TESTS_GPU_SHARED_H

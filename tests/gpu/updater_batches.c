@@ -56,8 +56,8 @@ static void gate_set(bool open)
 
 static float *noise; /* random floats; each gradient is a different part of them */
 
-/* Memory that can be page-locked. Copies from other memory are made within the call, so
- * nothing would be queued while the gate is closed. */
+/* Memory that can be page-locked. A copy to other memory waits for the stream within the
+ * call, so nothing would stay queued while the gate is closed. */
 static float *map_floats(unsigned count)
 {
 	float *p = mmap(NULL, count * sizeof(float), PROT_READ | PROT_WRITE,

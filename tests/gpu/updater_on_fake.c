@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tests of the CUDA updater (optimizer steps) on the simulated driver; every driver
- * call also fails once. */
+/* The tests of the CUDA updater (optimizer steps) on the simulated driver; each call of
+ * most functions of the driver also fails once. */
 #include "tests/gpu/updater.h"
 
 #include <errno.h>

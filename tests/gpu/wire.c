@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of transfers of tensors in the memory of a real GPU: two contexts of this
- * process, over tcp and over shm, with the memory of either end or of both on the first
- * device; 1 B to 64 MiB; send or receive posted first. With --processes: two processes
- * over shm, for CUDA IPC. The conformance lists test more cases, on the simulated driver;
- * this program shows that the real driver behaves like the simulated one. Skipped without
- * a device.
+ * Tests of transfers of tensors in the memory of a GPU: two contexts of this process,
+ * over tcp and over shm, with the memory of either end or of both on the first device; 1
+ * B to 64 MiB (less with a smaller scale); send or receive posted first. With
+ * --processes: two processes over shm, for CUDA IPC. The conformance lists test more
+ * cases, on the simulated driver; on a GPU this program shows that the real driver
+ * behaves like the simulated one, with which it is also run. Skipped without a device.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -5,12 +5,12 @@
  *
  * Device memory is host memory that is accessible only during work on the device: host
  * code that touches it crashes (unless opts.unguarded is set). New memory is filled with
- * a random byte (a large one only in part). A stream is a queue, and its work is done as late as CUDA allows: when a call
- * waits for it, or when other work that is waited for depends on it. Besides, each query
- * of a stream or event does one piece of work of some stream. So code that reads without
- * waiting gets old bytes, and work of two streams without an event between them is done
- * in the wrong order. opts.early_percent makes some work happen early; in a program with
- * one thread, the same seed gives the same order.
+ * a random byte (a large one only in part). A stream is a queue, and its work is done as
+ * late as CUDA allows: when a call waits for it, or when other work that is waited for
+ * depends on it. Besides, each query of a stream or event does one piece of work of some
+ * stream. So code that reads without waiting gets old bytes, and work of two streams
+ * without an event between them is done in the wrong order. opts.early_percent makes some
+ * work happen early; in a program with one thread, the same seed gives the same order.
  *
  * The simulated driver returns the errors that the real driver returns. It asserts where
  * the real one could corrupt memory (copies out of bounds, freeing memory that a queued

@@ -2,9 +2,10 @@
 /*
  * Streams and events of the simulated driver: when work is done. Each stream does its
  * work in order. If a stream waits for an event, the work before that event is done
- * first, in the stream in which the event was recorded. Other streams do nothing unless a
- * query, opts.early_percent or opts.background gives them a turn. Work is queued only after the marks
- * (recorded places in streams) that it waits for, so waiting always ends.
+ * first, in the stream in which the event was recorded. Other streams do nothing unless
+ * a query, opts.early_percent or opts.background gives them a turn. Work is queued only
+ * after the marks (recorded places in streams) that it waits for, so waiting always
+ * ends.
  */
 #include "tests/fakes/cuda/cuda_world.h"
 

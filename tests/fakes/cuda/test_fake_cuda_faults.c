@@ -238,7 +238,7 @@ static void test_a_sticky_error_spoils_all_of_the_context(void **state)
 	OK(r.api->event_record(event, r.a));
 	OK(r.api->stream_wait_event(r.b, event, 0));
 	/* After a sticky error, the call that waits or queries next reports it, and then
-	 * all calls do. */
+	 * all calls that need the context do. */
 	assert_int_equal(r.api->stream_synchronize(r.b), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(r.api->event_query(event), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(r.api->mem_free(r.x), CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two connected ends for the tests of the simulated provider, which use it only through
- * its table of functions. */
+/* Two connected ends for the tests of the simulated provider, which use it as Tern does:
+ * through its table of functions, and ibv_post_send() and the like. */
 #ifndef TERN_TESTS_FAKES_VERBS_PAIR_H
 #define TERN_TESTS_FAKES_VERBS_PAIR_H
 

@@ -318,7 +318,7 @@ void fake_step(void); /* moves data, and delivers completions whose delay is ove
 /* Returns the step at which a new delay ends: a random one, at most `most_steps` steps
  * from now. */
 uint64_t fake_delay(unsigned most_steps);
-unsigned fake_round_up(unsigned count, unsigned most); /* rounds up to a power of two */
+unsigned fake_round_up(unsigned count, unsigned most); /* to a power of two */
 void fake_fd_set(int fd, bool *readable, bool want);
 
 /* Defined in faults.c: */

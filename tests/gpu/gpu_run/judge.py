@@ -52,7 +52,8 @@ SILENCE_S = 20  # a program that is slow, but does not hang, has printed a case 
 def of_killed(ended, limit_s, own_limit_s):
     """Judges a program that was killed after limit_s. If limit_s was the program's own limit, or it had
     printed no case and no row within SILENCE_S, the program hangs, and has failed. It has also failed if one of the
-    cases that it printed had. Otherwise there was too little time for it: it is skipped, but its rows are kept. A program whose own limit is infinite may be as slow
+    cases that it printed had. Otherwise there was too little time for it: it is skipped, but its rows are kept. A
+    program whose own limit is infinite may be as slow
     and silent as it is."""
     cases = tap_count.cases_of(ended.out)[1]
     failed = [name for verdict, name, _ in cases if verdict == "fail"]

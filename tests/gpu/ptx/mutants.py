@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Does the run of nvcc's code on the CPU notice a mistake in it? Each barrier of the kernels is left out at run
-time: an error must be reported, except for the barriers of NOT_MISSED. And a build whose products and sums are fused into one rounding must fail the tests
-that compare bits.
+time: an error must be reported, except for the barriers of NOT_MISSED. And a build whose products and sums are
+fused into one rounding must fail the tests that compare bits.
 
 usage: mutants.py [--all] KERNELS.ptx PROGRAM FUSED_PROGRAM
 

@@ -30,7 +30,7 @@ struct ptx_thread {
 };
 
 /* A kernel translated to C. `run` continues a thread, whose registers are `regs`, at
- * barrier number *at (0: at its start). It returns the number of the next barrier at
+ * barrier number `at` (0: at its start). It returns the number of the next barrier at
  * which the thread waits, or 0 if the thread has ended. */
 struct ptx_kernel {
 	const char *name;

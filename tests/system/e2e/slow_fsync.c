@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded with LD_PRELOAD, makes the first fsync() of a process last 3 seconds, like a
- * slow disk: longer than `tern train` waits for the processes of a failed job. */
+ * slow disk: longer than `tern train` waits for processes that have nothing to save. */
 #include <stdbool.h>
 #include <sys/syscall.h>
 #include <unistd.h>

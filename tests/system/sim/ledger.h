@@ -18,7 +18,7 @@ struct tern_engine *ledger_engine(void *model, size_t rows);
 void ledger_fill(
 	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count);
 /* Checks that every record was applied in every chunk as often as it should be; prints
- * each error. */
+ * the first error. */
 bool ledger_is_right(const struct job *j);
 /* Completes the description of a job, runs the job on a rough network, and checks it. */
 bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash);

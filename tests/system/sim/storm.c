@@ -74,7 +74,7 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.record_count = 24 + seed % 64,
 		.reconnect_ns = (seed % 5 == 4 ? 400 : 50) * TERN_NS_PER_MS,
-		/* Time limit, since the peer may crash before it has accepted. */
+		/* Time limit, since the listener may crash before its answer arrives. */
 		.connect_ns = TERN_NS_PER_S,
 		.rail_count = seed % 3 == 2 ? 4 : 1,
 		.suspect_ns = 20 * TERN_NS_PER_MS,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * life URL [SECONDS]: a session that exists for long. It sends small tensors as fast as
- * it can, for an hour or SECONDS, and checks each of them. Every five seconds (or 20 times
- * in all, if that is more often) its connection is cut (on fabrics that can reconnect),
- * and it sends a tensor large enough to use rails (additional connections). On tcp an hour
- * means more than 2^31 messages, on most machines more than 2^32. After the first tenth
- * of the time, the memory of the process must not grow by more than GROWTH_MAX.
+ * it can, for an hour or SECONDS, and checks each of them. Every five seconds (or 20
+ * times in all, if that is more often) its connection is cut (on fabrics that can
+ * reconnect), and it sends a tensor large enough to use rails (additional connections).
+ * On tcp an hour means more than 2^31 messages, on most machines more than 2^32. After
+ * the first tenth of the time, the memory of the process must not grow by more than
+ * GROWTH_MAX.
  *
  * One thread serves both ends in turn. Exit code 0: success.
  */
