@@ -28,8 +28,8 @@ struct member {
 	struct tern_updater *updater;
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
-	/* Is lost without a crash: it was stalled for too long, hangs, fails or was cut
-	 * off. The others go on without it, and its status is not checked. */
+	/* May be lost without a crash: it was stalled for long, hangs, fails or was cut
+	 * off. Then the others go on without it. Its status is not checked. */
 	bool stalled;
 	/* The member's engine or user hangs for so long that the member is lost, while the
 	 * thread of its context still answers. */
