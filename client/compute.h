@@ -15,7 +15,7 @@
  *
  * The computer may make these calls from within begin() or at any later time, on the
  * thread of the worker's context. While it holds the work, the parameters do not change,
- * and neither the parameters nor the gradient are used for anything else.
+ * and nobody else writes to the gradient; elements that are final are sent.
  *
  * If the job ends, or if it goes on without this worker, the worker revokes the work. The
  * computer then still holds the work until it ends it, and may go on computing. Its calls
@@ -37,10 +37,12 @@ struct tern_buf;
 /* A slot that a computer holds. The worker owns the structure; the fields do not change
  * while the computer holds it. */
 struct tern_work {
-	uint64_t version; /* of the parameters: number of steps that they contain */
-	uint32_t slot;    /* async mode: 0 */
-	uint32_t batch;   /* number of records of the slot */
-	/* Flat vectors of all parameters, in host memory or in memory of the job's GPU.
+	/* Of the parameters: number of steps that they contain; async mode: number of this
+	 * worker's steps. */
+	uint64_t version;
+	uint32_t slot;  /* async mode: 0 */
+	uint32_t batch; /* number of records of the slot */
+	/* Flat vectors of all parameters, in host memory or in memory of the worker's GPU.
 	 * The gradient is the mean over the slot's records. The computer may write an
 	 * element until it says that the element is final. */
 	const struct tern_buf *params, *gradient;
@@ -79,8 +81,8 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
 void tern_work_end(struct tern_work *work, double loss);
 
 /* The slot cannot be computed; `text` says why in one line, `status` is negative. This
- * worker gives up, and other workers compute its slots. The computer no longer holds the
- * work. */
+ * worker gives up, and other workers, if there are any, compute its slots. The computer no
+ * longer holds the work. */
 void tern_work_fail(struct tern_work *work, int status, const char *text);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The computer of the built-in models: it computes a slot (a share of each step's
- * records) with an engine, as a task on a thread of its own.
+ * records) with an engine, as a task of the environment (base/env.h).
  */
 #ifndef TERN_CLIENT_ENGINE_COMPUTER_H
 #define TERN_CLIENT_ENGINE_COMPUTER_H
@@ -35,7 +35,7 @@ struct engine_computer {
 	struct tern_task task;
 	uint64_t *records; /* the slot's records */
 	struct tern_result result;
-	int status; /* status of the engine's call that filled `result` */
+	int status; /* status of the engine's last call for the slot */
 	/* Chunks of the gradient that the task has finished, and that the worker was not
 	 * told of yet. */
 	struct ready ready;

@@ -9,8 +9,8 @@
  *     data       the tensors, row-major, little-endian, without a gap
  *
  * A written file is a pure function of its contents: tensors are in the given order, and
- * the header is padded to a multiple of 8, so that the data of f32 tensors is aligned in
- * the file.
+ * the header is padded to a multiple of 8, so that a file of f32 tensors has its data
+ * aligned.
  */
 #ifndef TERN_CLIENT_SAFETENSORS_H
 #define TERN_CLIENT_SAFETENSORS_H
@@ -39,8 +39,8 @@ struct tern_safetensors_metadata {
  * Makes the parts of a file. parts[0] is the header, which the caller frees
  * (parts[0].iov_base). parts[1..count] point to the tensors' own data, or, on a
  * big-endian machine, to copies that are freed with the header. `parts` has room for
- * count + 1. -EINVAL: an invalid shape, a name used twice or not UTF-8; -EOVERFLOW;
- * -ENOMEM.
+ * count + 1. -EINVAL: an invalid shape, the name "__metadata__", a name or key used twice,
+ * or text that is not UTF-8; -EOVERFLOW; -ENOMEM.
  */
 int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,

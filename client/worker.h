@@ -52,7 +52,7 @@ struct tern_worker_results {
 	uint32_t slot_loss_count;
 	bool finisher; /* this worker was the one to evaluate, write and save */
 	bool alone;    /* only this worker failed: others may go on, and save */
-	bool left;     /* this worker was asked to leave; the job goes on */
+	bool left; /* it was asked to leave, and server 0 let it go: the job may go on */
 	bool was_last; /* `left`, and asked to save, as no other was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
@@ -65,7 +65,7 @@ struct tern_worker_results {
 	 * evaluates. */
 	double test_loss;
 	double test_accuracy; /* NAN in the same cases as test_loss */
-	double test_auc;      /* for two classes only; else NAN */
+	double test_auc;      /* for DENSE data of two classes only; else NAN */
 	uint64_t bytes;
 	/* Text that the model wrote, NUL-terminated; NULL: none was asked for. */
 	const char *written;
@@ -104,7 +104,8 @@ struct tern_worker_opts {
 	uint32_t write_count; /* charlm: number of symbols that the model shall write */
 	/* Called when this worker is the finisher, so that the caller can prepare. If it
 	 * returns an error, with why->text, this worker fails alone, and another one
-	 * finishes. May be NULL. */
+	 * finishes. Called again if the job ends before the final parameters are saved:
+	 * after an error they are not. May be NULL. */
 	int (*finishing)(void *arg, struct tern_ps_text *why);
 	/* Called when the job ends early and this worker is about to save its first
 	 * `step` steps to interrupted_path, so that the caller can prepare. If it returns
@@ -115,11 +116,11 @@ struct tern_worker_opts {
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a log line has happened; may be NULL. */
 	void (*note)(void *arg, const char *text);
-	/* The servers have decided that another worker is lost; `text` says why, and
+	/* Server 0 has decided that another worker is lost; `text` says why, and
 	 * what this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
-	/* No step was done for 10 s (again after 20 s, 40 s, and so on); `text` says which
-	 * process this worker waits for. May be NULL. */
+	/* No step was done for 10 s (again after 20 s, 40 s, and so on); `text` says what
+	 * this worker waits for. May be NULL. */
 	void (*waiting)(void *arg, const char *text);
 	/* From now on a file is being written, until ended() or unsaved(); may be
 	 * NULL. */
@@ -141,13 +142,14 @@ struct tern_worker_opts {
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why);
 
-/* Ends the whole job: `why` is sent to the servers, then ended() is called with
- * -ECANCELED. Nothing is saved. */
+/* Ends the whole job (before the steps have begun, only this worker): `why` is sent to the
+ * servers, then ended() is called with -ECANCELED. Nothing is saved, except a file that is
+ * being written already. */
 void tern_worker_stop(struct tern_worker *worker, const char *why);
 
 /*
- * Asks the worker to leave; `why` gives the reason in a few words. ended() is called with
- * -ECANCELED:
+ * Asks the worker to leave; `why` gives the reason in a few words. Unless the worker ends
+ * for another reason first, ended() is called with -ECANCELED:
  *
  * - before the steps have begun: within 2 s;
  * - if the other workers go on: when server 0 has decided, after about a second, and the
@@ -157,7 +159,8 @@ void tern_worker_stop(struct tern_worker *worker, const char *why);
  *   `interrupted_path`;
  * - if no other worker was seen to go on: after some seconds, with results->left. One of
  *   the workers that were asked is chosen to save: it has results->was_last;
- * - if server 0 does not answer: after 6 s, when this worker has saved the parameters.
+ * - if server 0 does not answer: after 6 s, when this worker has saved the parameters, if
+ *   it may (interrupted()).
  *
  * A second call does nothing.
  */

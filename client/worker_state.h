@@ -7,14 +7,14 @@
  *     slots.c     gradients: begun slot by slot, sent while they are computed
  *     compute.h   the seam between slots.c and the code that computes gradients
  *     ready.c     which chunks of a gradient are final
- *     rooms.c     the two buffers for gradients ("rooms")
+ *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; answers to "late"
  *     wait.c      which process is waited for
  *     finish.c    evaluation, writing, saving
  *
  *     JOINING --all servers said welcome--> RUNNING --last version--> FINISHING
- *     FINISHING --the results are safe--> LEAVING -> over
+ *     FINISHING --the results are safe--> LEAVING -> ended()
  */
 #ifndef TERN_CLIENT_WORKER_STATE_H
 #define TERN_CLIENT_WORKER_STATE_H
@@ -210,7 +210,7 @@ void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Leaves the job: the worker needs nothing more from the servers. */
 void worker_leave(struct tern_worker *w);
-/* Saving the parameters of an interrupted job has ended, with or without success. */
+/* Saving has ended, with or without success, when the worker is over already. */
 void worker_saved(struct tern_worker *w);
 /* Only this worker fails: the job goes on without it, if there are others. */
 void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The properties of a job on which all its processes must agree. The first worker that
- * joins a server sends them, as JSON. A process that joins later with other properties is
- * refused.
+ * The properties of a job. Every worker that joins a server sends them, as JSON, and so
+ * does a server that connects to server 0. The server takes the job from the first worker
+ * and refuses a process with other properties. Two properties may differ: the addresses
+ * of the servers, and in async mode the arithmetic.
  */
 #ifndef TERN_PS_JOB_H
 #define TERN_PS_JOB_H
@@ -22,14 +23,14 @@ enum tern_mode {
 #define TERN_SERVERS_MAX 256u
 #define TERN_PARAMS_MAX  4096u
 
-/* Number of gradient buffers of a worker: while one gradient is sent, the next one is
- * computed. */
+/* Largest number of gradient buffers of a worker: while one gradient is sent, the next
+ * one is computed. */
 #define TERN_GRADIENT_BUFFERS 2u
 
 struct tern_ps_job {
 	enum tern_mode mode;
 	uint64_t steps, seed;
-	uint32_t slots;         /* R: number of gradients (slots) of each step */
+	uint32_t slots;         /* sync: R, number of gradients (slots) of each step */
 	uint32_t workers;       /* N: number of workers */
 	uint32_t batch;         /* number of records that one slot is computed from */
 	uint64_t records, data; /* training data: number of records, digest */
@@ -62,7 +63,8 @@ int tern_ps_job_read(
 	const json_t *root, struct tern_ps_job *out, struct tern_ps_text *why);
 
 /* Compares the job with `theirs`, the job of the process named `who`. True if they
- * differ: why->text then names the first difference, in one line. */
+ * differ: why->text then names the first difference, in one line. Addresses of servers
+ * are not compared, and arithmetic only in sync mode. */
 bool tern_ps_job_differs(const struct tern_ps_job *job, const struct tern_ps_job *theirs,
 	const char *who, struct tern_ps_text *why);
 
@@ -72,8 +74,8 @@ void tern_ps_job_fini(struct tern_ps_job *job);
 
 const char *tern_mode_name(enum tern_mode mode);
 
-/* Number of the worker that computes `slot` (one of the R gradients of every step), as
- * long as no worker is lost. The slots of a lost worker go to others (server/lease.c). */
+/* Sync mode: number of the worker that computes `slot` (one of the R gradients of every
+ * step), as long as that worker is not lost. The slots of a lost worker go to others (server/lease.c). */
 static inline uint32_t tern_slot_owner(const struct tern_ps_job *job, uint32_t slot)
 {
 	return slot % job->workers;

@@ -7,7 +7,8 @@
 #include <tern/types.h>
 
 /* How the initial values are computed. Initial value i of a parameter depends only on
- * (seed, index of the parameter, i), so every process computes the same. */
+ * this kind, the scale, and (seed, index of the parameter, i), so every process would
+ * compute the same. */
 enum tern_init_kind {
 	TERN_INIT_ZERO,
 	TERN_INIT_UNIFORM, /* in [-scale, scale) */

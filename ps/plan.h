@@ -3,7 +3,7 @@
  * The plan: how the flat vector of parameters is divided into chunks, and which server
  * has each. The plan is a pure function of the numbers of elements and of servers, so
  * each process computes it itself. The division into chunks does not depend on the number
- * of servers, so the results of a job do not either.
+ * of servers, so the results of a job in sync mode do not either.
  */
 #ifndef TERN_PS_PLAN_H
 #define TERN_PS_PLAN_H
@@ -28,7 +28,7 @@ struct tern_plan {
  * Makes a plan. A chunk has 1/64 of the parameters, at least 16 KiB and at most 1 MiB of
  * float32, a multiple of 64 bytes; the last chunk may be smaller. The servers get chunks
  * in turn (with 32 chunks per server or more, the largest share is at most 1.05 times the
- * smallest). -ENOMEM; -EINVAL: no elements, no servers, or 2^32 - 1 chunks or more.
+ * smallest). -ENOMEM; -EINVAL: no elements, no servers, or 2^32 - 1 full chunks or more.
  */
 int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t server_count);
 void tern_plan_fini(struct tern_plan *plan);

@@ -5,10 +5,12 @@
  * that data is still in the cache when it is used. If R is above TERN_SUM_MAX, the tree
  * is built from groups of TERN_SUM_MAX, which are whole subtrees of it.
  *
- * If memory cannot hold R gradients at a time, tern_sum_fold() adds them up into partial
- * sums as they arrive, TERN_SUM_MAX at a time ("folding"); TERN_SUM_MAX (8) partial sums
- * of a level become one of the next level. Then memory holds only the partial sums and
- * TERN_SUM_MAX gradients: 9 vectors in all for R = 16, 15 for 64, 23 for 1,024.
+ * If a server receives fewer than R gradients at a time (a window, set_window() in
+ * server/shard.c), tern_sum_fold() adds them up into partial sums as they arrive,
+ * TERN_SUM_MAX at a time ("folding"); TERN_SUM_MAX (8) partial sums of a level become one
+ * of the next level. Then memory holds only the partial sums and the gradients of the
+ * window. With a window of 8 these are 9 vectors in all for R = 16, 15 for 64, 23 for
+ * 1,024.
  */
 #ifndef TERN_PS_SUM_H
 #define TERN_PS_SUM_H

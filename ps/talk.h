@@ -9,16 +9,19 @@
  * announces.
  *
  *   worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
- *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: sent
- *                      if norms are added up over the servers
+ *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: all
+ *                      workers have joined server j. "arithmetic" is "" unless norms are
+ *                      added up over the servers
  *   server -> worker   {"type":"welcome"}; or {"type":"refused", "text":...}; or
  *                      {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
- *                      worker of another job) still belongs to a worker that was perhaps
- *                      killed
+ *                      worker of another job) still belongs to a worker that has left or
+ *                      was perhaps killed
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
- *                      a worker is missing again, or server 0 has no job: the server sends
- *                      "peer" anew when all workers are connected (server/start.c)
+ *                      a worker is missing again, or server 0 has no job, or had no
+ *                      memory for the message: the server sends "peer" anew when all
+ *                      workers are connected (server/start.c); or {"type":"refused",
+ *                      "text":...}: the server ends the job
  *   worker -> server   {"type":"bye"}: the worker needs nothing more: the results are
  *                      safe
  *   worker -> server   {"type":"failed", "text":...}: the worker ends; the job may go on
@@ -28,11 +31,12 @@
  *                      "failed"; save true: no other worker was seen to go on, so this
  *                      one also saves its parameters
  *   server -> worker   {"type":"there"}: are you running? (server/leaving.c)
- *   worker -> server   {"type":"here", "version":v}: yes, with parameters if v > 0
+ *   worker -> server   {"type":"here", "version":v}: yes, with parameters to save if v > 0
  *   any                {"type":"abort", "text":..., "save":true}: the job has failed, for
  *                      the reason in "text". save: a process was asked to end, and worker
  *                      "finisher", or the one that would have finished, saves the present
- *                      parameters. From a server to server 0: server 0 ends the job
+ *                      parameters. From a server to server 0: server 0 ends the job. From
+ *                      a worker before the steps: only this worker ends
  *
  * The end in async mode:
  *
@@ -46,7 +50,7 @@
  * When a worker is lost (server/lease.c):
  *
  *   server -> server 0 {"type":"lost", "worker":k, "text":...}: the sending server
- *                      has lost its connection to worker k
+ *                      has lost worker k: its connection ended, it failed, or it was late
  *   server 0 -> server the same with "generation" and "slots":[[i, ...], ...]: the
  *                      decision, with the slots of k that each worker has now
  *   server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
@@ -71,7 +75,7 @@
  *   worker -> server   {"type":"follow", "version":v}: send v and all later versions
  *   server 0 -> worker {"type":"last"}: the last version follows
  *
- * When others wait for a worker (server/late.c):
+ * When a worker owes a gradient, or the end of the job (server/late.c):
  *
  *   server -> worker   {"type":"late", "silent_ns":n}: the server saw no progress of the
  *                      worker for n ns
@@ -94,7 +98,7 @@ enum {
 };
 
 /* Limits of one message. The longest is a join with the largest job: 4,096 parameters
- * of eight dimensions and 256 addresses have 1.8 MB and 54,000 parts. A part is a
+ * of eight dimensions and 256 addresses have up to 1.8 MB and 54,000 parts. A part is a
  * member of an object or an element of a list; parsed, it takes up to 100 times its
  * text. */
 #define TERN_PS_TEXT_MAX    (2u << 20) /* bytes */
@@ -134,8 +138,8 @@ struct tern_talk {
 	/* The talk was closed and its last receive has ended: it may be freed, but not
 	 * in this call. May be NULL. */
 	void (*idle)(struct tern_talk *talk);
-	/* Limits messages of more than one piece; NULL: no limit. May be changed only
-	 * while no message is partly received, as in heard(). */
+	/* Limits messages of more than one piece; NULL: only TERN_PS_TEXT_MAX does. May be
+	 * changed only while no message is partly received, as in heard(). */
 	struct tern_talk_budget *budget;
 	char *text; /* received part of a message with several pieces */
 	uint64_t text_bytes, text_room;
@@ -155,7 +159,7 @@ struct tern_talk {
 int tern_talk_open(struct tern_talk *talk, struct tern_peer *peer);
 
 /* Sends `message` and releases it. If the talk or the context is ending, the message is
- * dropped. A lack of memory leads to tern_talk_failed(). */
+ * dropped. A failure, as for lack of memory, leads to tern_talk_failed(). */
 void tern_talk_say(struct tern_talk *talk, json_t *message);
 
 /* Drops the received part of a message, and the rest when it arrives. Only for a talk

@@ -40,7 +40,7 @@ struct tern_updater_chunk {
 struct tern_updater_step {
 	uint64_t step; /* counted from 1 */
 	float *w_out;
-	const float *w_in; /* parameters: the last update's result; may be w_out */
+	const float *w_in; /* parameters: initial, or the last update's; may be w_out */
 	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
 	const float *const *gradients;
 	unsigned gradient_count;
@@ -83,7 +83,7 @@ struct tern_updater {
 	const struct tern_updater_ops *ops;
 	char name[160];        /* "NVIDIA H200 (cuda:0)" */
 	char fingerprint[128]; /* equal strings mean equal bits of all results */
-	char error[400];       /* reason of the last chunk_new() that failed */
+	char error[400]; /* reason, valid only just after a chunk_new() that failed */
 };
 
 /* Makes the updater that computes on the CPU. Errors: -ENOMEM. */

@@ -31,8 +31,8 @@ struct cuda_lane {
 
 struct cuda_updater {
 	struct tern_updater updater;
-	/* Protects all members below, except the members of a lane that is busy: these,
-	 * and the chunks of its batch, belong to the thread that runs the batch and calls
+	/* Protects all members below, except the members of a lane whose `busy` is set:
+	 * these (but not `busy`), and the chunks of its batch, belong to the thread that runs the batch and calls
 	 * the driver without the lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t lane_free;
@@ -53,7 +53,7 @@ struct cuda_updater {
 	uint64_t room_count; /* size of the rooms of one lane, in floats */
 	/* Size of the rooms, in floats, that one launch with all chunks made so far would
 	 * need, at most ROOMS_SHARED bytes (updater_cuda.c). Not reduced when a chunk is
-	 * freed. */
+	 * freed, but when no memory is left for larger rooms. */
 	uint64_t rooms_wanted;
 	uint64_t bytes; /* device memory held, without the workspaces of the kernels */
 };

@@ -5,8 +5,8 @@
  * waits for all workers, runs the steps, and ends when all remaining workers have said
  * goodbye. See docs/training.md, "A step on the wire".
  *
- * Everything runs on the context's thread, except arithmetic, which is submitted as tasks
- * to the context's environment.
+ * Everything runs on the context's thread, except arithmetic and the making of chunks
+ * (shard.c), which are submitted as tasks to the context's environment.
  */
 #ifndef TERN_SERVER_SERVER_H
 #define TERN_SERVER_SERVER_H
@@ -39,9 +39,13 @@ struct tern_server_opts {
 	/* Where parameters and gradients are: host memory, or memory of the updater's
 	 * GPU. */
 	struct tern_vector_memory memory;
-	const char *listen;     /* "auto://127.0.0.1:0" */
-	uint64_t staging_bytes; /* bytes for received gradients; 0: 256 MiB */
-	uint64_t memory_bytes; /* limit of parameters and state; 0: TERN_POOL_BYTES_MAX */
+	const char *listen; /* "auto://127.0.0.1:0" */
+	/* Budget for received gradients in sync mode, raised if the job needs more
+	 * (sync.c); 0: 256 MiB. */
+	uint64_t staging_bytes;
+	/* Limit of parameters and state, in async mode also of the workers' gradients
+	 * and copies; 0: TERN_POOL_BYTES_MAX. */
+	uint64_t memory_bytes;
 	/* Largest number of connected peers that have not joined the job; if one more
 	 * connects, the oldest of them is cut off. 0: 512. */
 	uint32_t guests_max;
@@ -54,7 +58,8 @@ struct tern_server_opts {
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
-	/* Called on server 0: the job continues without `worker`; `text` says why. */
+	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
+	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
 	/*
 	 * The end, reported once: 0 if all workers have what they need, or a status and a
@@ -75,7 +80,8 @@ void tern_server_stats(const struct tern_server *server, struct tern_server_stat
 void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
 
 /* Ends the job: `why` is sent to the workers, then ended() is called with -ECANCELED.
- * `save`: one worker saves the present parameters. */
+ * `save`: one worker saves the present parameters, if the steps have begun; a server
+ * other than 0 then first asks server 0 which one. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
 /* Frees the server. Its tasks must have ended (host_env_stop), and the context must have

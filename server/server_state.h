@@ -59,9 +59,10 @@ struct server_peer {
 	bool leaving, may_go;
 	/* Answers of the worker to the last roll call of leaving.c. */
 	bool answered, has_parameters;
-	bool welcome;   /* the worker was sent "welcome", and is in joined_count */
-	bool left;      /* the worker left before the steps began, see start.c */
-	char zero[128]; /* address of server 0, as this worker has sent it */
+	bool welcome; /* the worker was sent "welcome", and is in joined_count */
+	bool left;    /* the worker left before the steps began, see start.c */
+	char zero
+		[128]; /* address of server 0, sent by this worker (to_zero: by worker 0) */
 	uint32_t index; /* number of this worker or server in the job */
 	/* sync: number of slots that the worker owns; valid only while sync.c counts
 	 * them. */
@@ -108,7 +109,7 @@ struct lease {
 	 * was lost, and no other worker has taken the slot yet. */
 	struct server_peer *holder;
 	/* The holder, or the worker to which server 0 has given the slot and which has
-	 * not taken it yet. */
+	 * not taken it yet; until this decision is known here, the lost worker. */
 	struct server_peer *owner;
 	/* Number of server 0's decision that gave the slot to the holder; 0: none, the
 	 * holder has had it since the start. */
@@ -161,7 +162,7 @@ struct chunk {
 	uint32_t number; /* index of the chunk in server->plan.chunks */
 	enum chunk_state state;
 	uint64_t version;
-	struct tern_buf w[2];            /* parameters, by parity of the version */
+	struct tern_buf w[2]; /* parameters, by parity of the version; async: w[0] */
 	struct tern_updater_chunk *kept; /* state of the optimizer */
 	int status;                      /* status of the updater in the last task */
 	double squares;             /* clipping: sum of squares of the mean gradient */
@@ -226,7 +227,7 @@ struct tern_server {
 	/* Pools. talk_pool: control messages. staging, in host memory: norms, and
 	 * gradients. rooms: gradients of sync mode that are not read in place; `staging`
 	 * itself, or a pool of its own if they are in memory of a GPU. store: parameters,
-	 * and the gradients of async mode. */
+	 * and the gradients and copies of async mode. */
 	struct tern_pool *talk_pool, *staging, *rooms, *store;
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
@@ -361,8 +362,9 @@ void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 /* True if parameters and gradients are in memory of the updater's GPU. */
 bool shard_is_on_device(const struct tern_server *s);
-/* Sends the newest version to all workers that follow the versions (`follows`), that is,
- * have a slot; the job's last version to every worker. */
+/* Sends the newest version to all workers that follow the versions (`follows`): those that
+ * began with a slot, or have asked for the versions since. Sends the job's last version to
+ * every worker. */
 void chunk_publish(struct chunk *c);
 /* Sends a version that is still in the chunk's memory. No other version of the same
  * parity may be on its way to this worker. */
@@ -431,7 +433,7 @@ bool start_all_here(const struct tern_server *s);
 /* Called when a lost connection was restored: perhaps the start has waited for it. */
 void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
-/* Writes which processes have not joined yet. Returns the number of bytes written. */
+/* Writes for which processes the start waits. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
@@ -440,8 +442,7 @@ void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);
 void start_forget(struct tern_server *s);
 /* Server 0: sends "again" to server p and closes the connection, because a worker is
- * missing or server 0 has no job yet. p connects again when all workers have joined
- * it. */
+ * missing or server 0 has no job. p connects again when all workers have joined it. */
 void start_send_away(struct server_peer *p);
 
 /* leaving.c */
@@ -450,7 +451,8 @@ void leaving_on_here(struct server_peer *p, const json_t *message);
 /* A process was asked to end: ends the job as soon as it is known which worker can save
  * the parameters. */
 void leaving_interrupt(struct tern_server *s, const char *why);
-/* Server 0, for an interrupted job: the worker that saves; -1: no worker is connected. */
+/* For an interrupted job: the worker that saves; -1: the steps have not begun, or no
+ * worker is left. */
 int64_t leaving_finisher(const struct tern_server *s);
 
 /* spare.c */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data sets: recognises formats, and hands out records. The arrays never change after
+ * Data sets: chooses the reader, and hands out records. The arrays never change after
  * reading. A data set and its ranges share them by reference counts, so ranges can be
  * read and freed on any thread.
  */
@@ -182,7 +182,7 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
 
 /* ---- the digest ---- */
 
-/* FNV-1a over words instead of bytes. The high half is also XORed into the low half:
+/* Like FNV-1a, but over words instead of bytes, and with another factor. The high half is also XORed into the low half:
  * otherwise two changed sign bits could cancel each other. */
 static uint64_t digest_word(uint64_t digest, uint64_t word)
 {

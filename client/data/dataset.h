@@ -49,15 +49,16 @@ struct tern_data_file {
 	void *stop_arg;
 };
 
-/* Why a reader refused a file: "adult.trn.bz2: line 17: label 3: expected -1, 0 or 1
+/* Why a reader refused a file, or a model its spec: "adult.trn.bz2: line 17: label 3: expected -1, 0 or 1
  * ..." */
 struct tern_data_error {
 	char text[400];
 };
 
 /*
- * Reads a data set. The format is recognised by the contents: IDX (with labels), svmlight
- * (labels NULL), text (text_context > 0); each plain, gzip or bzip2. `min_width` is the
+ * Reads a data set. The arguments tell its format: text (text_context > 0), IDX (with
+ * labels), else svmlight; each plain, gzip or bzip2, recognised by the first bytes.
+ * `min_width` is the
  * smallest width of svmlight rows (a test file may lack the last features). The files'
  * bytes may be freed afterwards.
  *
@@ -91,8 +92,8 @@ struct tern_batch {
 void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *records,
 	size_t rows, struct tern_batch *batch);
 
-/* Digest of the records: equal data give the same number on every machine (of either
- * byte order), other data almost certainly another one. About 3 GB a second. */
+/* Digest of the records: equal data give the same number on every machine of one byte
+ * order, other data almost certainly another one. About 3 GB a second. */
 uint64_t tern_dataset_digest(const struct tern_dataset *dataset);
 
 #endif

@@ -29,7 +29,7 @@ struct cuda_part {
 	CUevent down;  /* its gradient is in the caller's memory */
 };
 
-/* Results other than gradients that are copied to the host. */
+/* Results other than gradients and logits that are copied to the host. */
 struct cuda_words {
 	struct tern_cuda_result result;
 	/* seen[i] is set to 1 by a copy that the device makes after that of part i's
@@ -120,7 +120,7 @@ int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *p
 	struct tern_result *result);
 void cuda_graphs_free(struct cuda_engine *e);
 
-/* cuda.c: every use of the device is between these two. cuda_leave() waits until both
+/* cuda.c: every pass is between these two. cuda_leave() waits until both
  * streams are idle and returns the first error since cuda_enter(), or 0; after an error it
  * also sets engine.error. */
 int cuda_enter(struct cuda_engine *e);

@@ -15,7 +15,7 @@
  * Its calls are synchronous, also when they fail, so after each return the caller may use
  * its memory again.
  *
- * Errors are a negative errno with a line in `error`. After -ENOTRECOVERABLE nothing will
+ * Errors are a negative errno with a line in `error` (of tern_engine_fetch(): in `why`). After -ENOTRECOVERABLE nothing will
  * succeed on this device any more (base/cuda.h). The CPU's engine has no errors.
  */
 #ifndef TERN_CLIENT_ENGINE_H
@@ -76,7 +76,8 @@ int tern_engine_cpu_new(const struct tern_kernels *kernels,
  * Announces host memory that will hold parameters or gradients. It must be a whole slab
  * (a segment from which a pool takes buffers); the same slab may be announced again.
  * tern_engine_unpin() must be called before the memory is released. Returns 0 also if the
- * device cannot page-lock the memory: then `note` says so, and copies take longer.
+ * device cannot page-lock the memory: then copies take longer, and the first time `note`
+ * says so.
  */
 static inline int tern_engine_pin(struct tern_engine *e, void *base, uint64_t bytes)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models: a spec string and the shape of the data determine a list of parameters and two
+ * Models: a spec string and the shape of the data determine a list of parameters and some
  * pure functions over flat arrays. The parameters of a model are adjacent in one vector
  * of floats, in the order of the forward pass, so that a chunk is a plain range.
  */
@@ -18,7 +18,7 @@ struct tern_model;
 /*
  * Makes a model. spec: "softmax", "mlp:256,128" (hidden widths), "logreg" (two classes),
  * "charlm:C,E,H" (context, embedding width, hidden width). -EINVAL, with error->text:
- * what is wrong in the spec, or why the data does not suit it.
+ * what is wrong in the spec, or why the data does not suit it; -ENOMEM.
  */
 int tern_model_new(const char *spec, const struct tern_dataset *data,
 	struct tern_model **out, struct tern_data_error *error);
