@@ -37,14 +37,14 @@ struct tern_buf;
 /* A slot that a computer holds. The worker owns the structure; the fields do not change
  * while the computer holds it. */
 struct tern_work {
-	/* Of the parameters: number of steps that they contain; async mode: number of this
-	 * worker's steps. */
+	/* Of the parameters: number of steps that they contain; async mode: number of
+	 * this worker's steps. */
 	uint64_t version;
 	uint32_t slot;  /* async mode: 0 */
 	uint32_t batch; /* number of records of the slot */
-	/* Flat vectors of all parameters, in host memory or in memory of the worker's GPU.
-	 * The gradient is the mean over the slot's records. The computer may write an
-	 * element until it says that the element is final. */
+	/* Flat vectors of all parameters, in host memory or in memory of the worker's
+	 * GPU. The gradient is the mean over the slot's records. The computer may write
+	 * an element until it says that the element is final. */
 	const struct tern_buf *params, *gradient;
 	/* No gradient was computed in this buffer before. A computer whose device copies
 	 * from it may page-lock it now. */
@@ -81,8 +81,8 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
 void tern_work_end(struct tern_work *work, double loss);
 
 /* The slot cannot be computed; `text` says why in one line, `status` is negative. This
- * worker gives up, and other workers, if there are any, compute its slots. The computer no
- * longer holds the work. */
+ * worker gives up, and other workers, if there are any, compute its slots. The computer
+ * no longer holds the work. */
 void tern_work_fail(struct tern_work *work, int status, const char *text);
 
 #endif

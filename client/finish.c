@@ -4,8 +4,8 @@
  * lets a character model write a few lines, and saves the parameters. The finisher is
  * worker 0, or if that is lost, the first worker that is left. The others wait until it
  * has finished: if it is lost meanwhile, one of them does everything again, with the same
- * results. In async mode the finisher first waits until every worker has taken its last
- * step, and then pulls the parameters once more.
+ * results. In async mode the finisher first waits until every live worker has taken its
+ * last step, and then pulls the parameters once more.
  */
 #include "client/worker_state.h"
 
@@ -162,8 +162,9 @@ static void save_again(struct tern_timer *timer)
 		save(w, w->opts.save_path);
 }
 
-/* Saving is tried again until it works, whatever the error: the parameters exist
- * nowhere else, and a user may free disk space. The other processes wait meanwhile. */
+/* Saving is tried again until it works or the worker is over, whatever the error: the
+ * parameters are in no file yet, and a user may free disk space. The other processes wait
+ * meanwhile. */
 static void save_failed(struct tern_worker *w, const char *path, int status)
 {
 	char text[600];

@@ -6,8 +6,8 @@
  * server, with the version of its parameters. No server has a chunk that is older than
  * that, because this worker has received all chunks of that version.
  *
- * If other processes wait for this worker, a server asks it whether it is busy
- * (server/late.c).
+ * If this worker is silent while other processes may wait for it, a server asks it
+ * whether it is busy (server/late.c).
  */
 #include "client/worker_state.h"
 
@@ -140,9 +140,9 @@ static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
 	return false;
 }
 
-/* Returns a server other than `but` for which this worker waits: for "finished" from
- * server 0, for the answer to "where" or "pull", for a part of a version, or for the end
- * of sending a gradient whose buffer may be needed. -1: none. */
+/* Returns a server other than `but` for which this worker waits: for "finished" or "done"
+ * from server 0, for the answer to "where" or "pull", for a part of a version, or for the
+ * end of sending a gradient whose buffer may be needed. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)

@@ -6,7 +6,8 @@
  * chunk is final when all of its elements are.
  *
  * Two threads may use it: one says what is final (ready_say), another takes the chunks
- * (ready_take). What the first has written before ready_say() the second may read after ready_take().
+ * (ready_take). What the first has written before ready_say() the second may read after
+ * ready_take().
  */
 #ifndef TERN_CLIENT_READY_H
 #define TERN_CLIENT_READY_H

@@ -39,8 +39,8 @@ struct tern_safetensors_metadata {
  * Makes the parts of a file. parts[0] is the header, which the caller frees
  * (parts[0].iov_base). parts[1..count] point to the tensors' own data, or, on a
  * big-endian machine, to copies that are freed with the header. `parts` has room for
- * count + 1. -EINVAL: an invalid shape, the name "__metadata__", a name or key used twice,
- * or text that is not UTF-8; -EOVERFLOW; -ENOMEM.
+ * count + 1. -EINVAL: an invalid shape, the name "__metadata__", a name or key used
+ * twice, or text that is not UTF-8; -EOVERFLOW; -ENOMEM.
  */
 int tern_safetensors_build(const struct tern_safetensor *tensors, size_t count,
 	const struct tern_safetensors_metadata *metadata, size_t metadata_count,

@@ -3,7 +3,8 @@
  * Joining the servers, and the end. Every failure of the job goes through worker_fail(),
  * and every failure of this worker alone through worker_give_up(): once, with a sentence
  * that names the process and the reason. The servers are told, connections are closed in
- * an orderly way, and ended() is called when they are closed, or after two seconds.
+ * an orderly way, and ended() is called when they are closed, or after two seconds; later
+ * if a file is still being written.
  */
 #include "client/worker_state.h"
 
@@ -274,8 +275,8 @@ static void say_join(struct worker_server *s, const char *job_text)
 			"job", json_loads(job_text, 0, NULL)));
 }
 
-/* Joins again: the server had no memory for the message, or another worker, which was
- * perhaps killed, still had the place. */
+/* Joins again: the server had no memory for the message, or the place, or the server's
+ * former job, still belonged to workers that have left or were perhaps killed. */
 static void join_again(struct worker_server *s)
 {
 	char *text = tern_ps_job_encode(&s->worker->job);

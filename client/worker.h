@@ -52,7 +52,7 @@ struct tern_worker_results {
 	uint32_t slot_loss_count;
 	bool finisher; /* this worker was the one to evaluate, write and save */
 	bool alone;    /* only this worker failed: others may go on, and save */
-	bool left; /* it was asked to leave, and server 0 let it go: the job may go on */
+	bool left;     /* asked to leave, and server 0 let it go: the job may go on */
 	bool was_last; /* `left`, and asked to save, as no other was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
@@ -142,9 +142,9 @@ struct tern_worker_opts {
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why);
 
-/* Ends the whole job (before the steps have begun, only this worker): `why` is sent to the
- * servers, then ended() is called with -ECANCELED. Nothing is saved, except a file that is
- * being written already. */
+/* Ends the whole job (before the steps have begun, only this worker): `why` is sent to
+ * the servers, then ended() is called with -ECANCELED. Nothing is saved, except a file
+ * that is being written already. */
 void tern_worker_stop(struct tern_worker *worker, const char *why);
 
 /*

@@ -75,7 +75,8 @@ void tern_ps_job_fini(struct tern_ps_job *job);
 const char *tern_mode_name(enum tern_mode mode);
 
 /* Sync mode: number of the worker that computes `slot` (one of the R gradients of every
- * step), as long as that worker is not lost. The slots of a lost worker go to others (server/lease.c). */
+ * step), as long as that worker is not lost. The slots of a lost worker go to others
+ * (server/lease.c). */
 static inline uint32_t tern_slot_owner(const struct tern_ps_job *job, uint32_t slot)
 {
 	return slot % job->workers;

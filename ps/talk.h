@@ -138,8 +138,8 @@ struct tern_talk {
 	/* The talk was closed and its last receive has ended: it may be freed, but not
 	 * in this call. May be NULL. */
 	void (*idle)(struct tern_talk *talk);
-	/* Limits messages of more than one piece; NULL: only TERN_PS_TEXT_MAX does. May be
-	 * changed only while no message is partly received, as in heard(). */
+	/* Limits messages of more than one piece; NULL: only TERN_PS_TEXT_MAX does. May
+	 * be changed only while no message is partly received, as in heard(). */
 	struct tern_talk_budget *budget;
 	char *text; /* received part of a message with several pieces */
 	uint64_t text_bytes, text_room;

@@ -13,9 +13,9 @@
 #include "base/util.h"
 #include "ps/updater_cuda_state.h"
 
-/* Bytes of rooms (device memory for gradients) that a lane keeps, so that updates of
- * several chunks can share a launch. If one chunk alone needs more, the rooms are
- * larger. */
+/* Bytes up to which the rooms of a lane (device memory for gradients) grow, so that
+ * updates of several chunks can share a launch. If one chunk alone needs more, the rooms
+ * are larger. */
 #define ROOMS_SHARED (8ull << 20)
 
 /* ---- a call ---- */
@@ -68,7 +68,7 @@ static void unpin(struct tern_updater *updater)
 }
 
 /* Reads has_note without the lock: this is called after each chunk, when another thread
- * may hold the lock to queue the work of the next chunk. */
+ * may hold the lock, for example to page-lock memory. */
 static void take_note(struct tern_updater *updater, char *note, size_t bytes)
 {
 	struct cuda_updater *u = cuda_updater_of(updater);

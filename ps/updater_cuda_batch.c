@@ -14,14 +14,15 @@
  *       calls of the other threads. So while the device keeps up, a batch is a single call,
  *       and chunks that become ready while all lanes are busy share launches and a wait.
  *     - A thread whose call waits polls for a short time before it sleeps: to wake 64
- *       sleeping threads, one for each chunk of a model, takes longer than the updates.
+ *       sleeping threads (a model of 1 to 64 MiB has 64 chunks) takes longer than the
+ *       updates.
  *     - Updates of one batch share a launch as long as they differ in nothing but the
  *       chunk and its gradients, and their gradients fit into the lane's rooms (device
  *       memory for gradients). The stream is in order, so the next launch uses
  *       the same rooms.
  *
  * Where parameters and gradients are in the device's memory (on_device), a launch reads
- * and writes them there, and nothing is copied.
+ * and writes them there, and an update copies nothing.
  *
  * If a batch fails, all its calls fail. Sums of more than TERN_SUM_MAX gradients are
  * built from groups as in ps/sum.c, but of whole chunks: each level of the tree has

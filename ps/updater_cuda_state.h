@@ -32,8 +32,8 @@ struct cuda_lane {
 struct cuda_updater {
 	struct tern_updater updater;
 	/* Protects all members below, except the members of a lane whose `busy` is set:
-	 * these (but not `busy`), and the chunks of its batch, belong to the thread that runs the batch and calls
-	 * the driver without the lock. */
+	 * these (but not `busy`), and the chunks of its batch, belong to the thread that
+	 * runs the batch and calls the driver without the lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t lane_free;
 	unsigned resizers; /* threads that are replacing the rooms: no batch may begin */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joining. The first message of a process says which worker or server it is. The job is
- * taken from the first worker's message, and the jobs in later messages must equal it.
- * Workers are welcomed when this server's chunks are made. The steps start on all servers
- * when all workers have joined every server.
+ * taken from the first worker's message, and the jobs in later messages must agree with
+ * it (tern_ps_job_differs()). Workers are welcomed when this server's chunks are made.
+ * The steps start on all servers when all workers have joined every server.
  */
 #include "server/server_state.h"
 
@@ -25,8 +25,8 @@ void join_forget_job(struct tern_server *s)
 	s->has_job = false;
 }
 
-/* Takes over a job: makes everything that depends on it. If that fails, the server
- * waits for another job. */
+/* Takes over a job: makes everything that depends on it, except the contents of the
+ * chunks (shard_make()). If that fails, the server waits for another job. */
 static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t index,
 	struct tern_ps_text *why)
 {

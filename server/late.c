@@ -50,9 +50,9 @@ void late_progress(struct server_peer *worker)
 	worker->waits_for_server = 0;
 }
 
-/* Workers send the gradients of a slot from the last layer to the first. So the gradient
- * of this server's first chunk is sent last and ends the slot, and only this chunk is
- * timed. */
+/* The built-in engines finish the gradient of a slot from the last layer to the first. So
+ * the part for this server's first chunk is usually sent last and ends the slot, and only
+ * this chunk is timed. */
 void late_slot_begins(struct chunk *c, struct server_peer *worker)
 {
 	late_progress(worker);

@@ -4,17 +4,20 @@
  * when a worker is lost.
  *
  * A job begins with slot i at worker i mod N. A server that loses a worker (its
- * connection ended without a goodbye, or it said that it failed) tells server 0. Server 0
- * decides, once for each worker: the worker is lost, its slots go to the live workers
- * with the fewest slots, and the lowest live worker evaluates and saves. All servers and
- * all live workers are told, in the order of the decisions.
+ * connection ended without a goodbye, it said that it failed, it made no progress, and so
+ * on) tells server 0. Server 0 decides, once for each worker: the worker is lost, its
+ * slots go to the live workers with the fewest slots, and the lowest live worker
+ * evaluates and saves. All servers and all live workers are told, in the order of the
+ * decisions. (After the first goodbye no slot is left to be given, and only the servers
+ * are told.)
  *
  * A worker that was given a slot takes it on each server when it begins to compute it,
  * and says for which version (message "take"); from that version on it sends every chunk
  * of the slot's gradient once per version. The server then cuts off the old holder, if
  * that is still connected, receives from the new holder what is missing (sync.c), and
  * refuses what is already here: for such an extra gradient it posts a receive with an
- * empty buffer, so that the send and the receive end with -EMSGSIZE before a byte moves.
+ * empty buffer, so that the receive ends with -EMSGSIZE, and so does the send before a
+ * byte moves (a small send may have ended with 0 before).
  *
  * The new holder may be lost, too, at any point of this. So decisions are numbered, and a
  * "take" whose number is not above that of the slot's last "take" has no effect.
@@ -455,8 +458,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 		take(p, (uint32_t)slot, (uint64_t)version, (uint64_t)generation);
 }
 
-/* Worker p has gradients of two slots in its buffers, and must compute a slot that comes
- * before them. The message names one of the two. It is ignored if another worker holds
+/* Worker p has gradients in all its buffers, and must compute a slot that comes before
+ * one of them. The message names this later slot. It is ignored if another worker holds
  * that slot: then p is lost, and is about to be cut off. */
 void lease_on_holds(struct server_peer *p, const json_t *message)
 {

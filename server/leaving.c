@@ -9,6 +9,8 @@
  *     other workers stay, and one of them answers and makes progress
  *                      the leaving workers may go: each ends as one that fails alone, and
  *                      its slots go to the others (lease.c)
+ *     a worker has said goodbye (the results are safe)
+ *                      the leaving workers may go
  *     no worker stays  the job is interrupted
  *     others stay, but none of them answers and makes progress
  *                      undecided for some more roll calls; then the leaving workers may
@@ -16,9 +18,9 @@
  *                      lost if they do not go on by their deadline (late.c)
  *
  * A job is also interrupted if a server is asked to end. A server other than 0 tells
- * server 0, since only one process may decide who saves. Server 0 chooses the first
- * worker that answers the roll call and has parameters. If server 0 does not answer, the
- * other server decides, by a roll call of its own.
+ * server 0, since only one process may decide who saves. Server 0 chooses the worker with
+ * the lowest number that answers the roll call and has parameters. If server 0 does not
+ * answer, the other server decides, by a roll call of its own.
  */
 #include "server/server_state.h"
 
@@ -135,7 +137,7 @@ void leaving_on_here(struct server_peer *p, const json_t *message)
 
 /* ---- workers leave ---- */
 
-/* True if every worker leaves, and none has said goodbye, that is, has saved the results. */
+/* True if every worker leaves, and none has said goodbye, so the results are not safe. */
 static bool all_leave(const struct tern_server *s)
 {
 	if (s->bye_count > 0)

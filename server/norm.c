@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * With clipping, a step has two phases, because every update needs one number over all
- * chunks: the norm of the mean gradient. Every server sends the sums of squares of its
- * chunks to server 0. Server 0 adds them in the order of the chunks, whichever server has
- * them, and sends the total to all. Only then do the chunks change their parameters and
- * optimizer state (w, m, v), and all of them use the same number.
+ * chunks: the norm of the mean gradient. Every server that has chunks sends their sums of
+ * squares to server 0. Server 0 adds them in the order of the chunks, whichever server
+ * has them, and sends the norm to these servers. Only then do the chunks change their
+ * parameters and optimizer state (w, m, v), and all of them use the same number.
  */
 #include "server/server_state.h"
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The connection to another server (p) has ended, with `status` 0 if that server has said
- * goodbye, which it does when all its workers have left. A loss during the steps ends the
+ * goodbye, which it does when it ends. A loss during the steps ends the
  * job. A loss after the first goodbye of a worker does not, since no server has anything
  * left to do then. Nor does a loss before the steps: this server connects to server 0
  * again, or (on server 0) waits until the other server has connected again. */

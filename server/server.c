@@ -2,11 +2,12 @@
 /*
  * Connections, goodbyes and failures. A worker that leaves before the steps begin ends
  * alone (start.c); later losses of workers are handled by lease.c, and the loss of a
- * server ends the job.
+ * server during the steps ends the job (others.c).
  *
- * The end: `over` is set once, with a status and a sentence that gives the reason. The
- * workers and servers of the job are told, guests are refused, connections are closed in
- * an orderly way, and ended() is called when they are closed, or after two seconds.
+ * The end: `over` is set once, after a failure with a status and a sentence that gives
+ * the reason, which the workers and servers of the job are told. Guests are refused,
+ * connections are closed in an orderly way, and ended() is called when they are closed,
+ * or after two seconds.
  */
 #include "server/server_state.h"
 
@@ -178,8 +179,8 @@ void server_drop(struct server_peer *p)
 	tern_defer(p->server->opts.ctx, &p->server->end_call);
 }
 
-/* True if the worker has no steps left. A worker that left earlier would leave slots
- * behind, and no other process could take its place. */
+/* True if the worker has no steps left. A worker that said goodbye earlier would leave
+ * slots behind that no other worker is given. */
 static bool may_say_bye(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
@@ -218,7 +219,8 @@ void server_maybe_end(struct tern_server *s)
 	leave(s);
 }
 
-/* Handles "abort": another server, or a worker, ends the job. */
+/* Handles "abort", and "refused" from server 0: another server, or a worker, ends the
+ * job. The "abort" of a worker before the steps ends only this worker. */
 void server_aborted(struct server_peer *p, const char *name, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));

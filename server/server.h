@@ -54,7 +54,7 @@ struct tern_server_opts {
 	uint64_t leave_ns;
 	/* Time without progress after which a worker that others wait for counts as lost,
 	 * and its slots (gradients of each step) go to other workers; 0: 30 s. If ten
-	 * times the median time of a slot is longer, that is used. */
+	 * times the median time of a slot is longer, that is used. Exceptions: late.c. */
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);

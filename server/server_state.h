@@ -61,8 +61,8 @@ struct server_peer {
 	bool answered, has_parameters;
 	bool welcome; /* the worker was sent "welcome", and is in joined_count */
 	bool left;    /* the worker left before the steps began, see start.c */
-	char zero
-		[128]; /* address of server 0, sent by this worker (to_zero: by worker 0) */
+	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
+	char zero[128];
 	uint32_t index; /* number of this worker or server in the job */
 	/* sync: number of slots that the worker owns; valid only while sync.c counts
 	 * them. */
@@ -162,7 +162,8 @@ struct chunk {
 	uint32_t number; /* index of the chunk in server->plan.chunks */
 	enum chunk_state state;
 	uint64_t version;
-	struct tern_buf w[2]; /* parameters, by parity of the version; async: w[0] */
+	/* Parameters, by parity of the version; async: w[0] only. */
+	struct tern_buf w[2];
 	struct tern_updater_chunk *kept; /* state of the optimizer */
 	int status;                      /* status of the updater in the last task */
 	double squares;             /* clipping: sum of squares of the mean gradient */
@@ -362,9 +363,9 @@ void shard_fini(struct tern_server *s);
 float *chunk_w(const struct chunk *c, uint64_t version);
 /* True if parameters and gradients are in memory of the updater's GPU. */
 bool shard_is_on_device(const struct tern_server *s);
-/* Sends the newest version to all workers that follow the versions (`follows`): those that
- * began with a slot, or have asked for the versions since. Sends the job's last version to
- * every worker. */
+/* Sends the newest version to all workers that follow the versions (`follows`): those
+ * that began with a slot, or have asked for the versions since. Sends the job's last
+ * version to every worker. */
 void chunk_publish(struct chunk *c);
 /* Sends a version that is still in the chunk's memory. No other version of the same
  * parity may be on its way to this worker. */

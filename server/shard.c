@@ -206,10 +206,11 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 
 /*
  * Sets `window`, the number of slots whose gradients a chunk accepts, counted from the
- * first that is not folded yet (added into a partial sum). It is at least the number of
- * workers, so that it has a slot of each worker (slot i belongs to worker i % workers): a
- * worker then never waits until another one has sent two gradients. It is a multiple of
- * TERN_SUM_MAX, because gradients are folded in groups of that size.
+ * first that is not folded yet (added into a partial sum): all slots, or, if there are
+ * more, at least as many as workers, so that it has a slot of each worker (slot i belongs
+ * to worker i % workers): a worker then never waits until another one has sent two
+ * gradients. Then it is a multiple of TERN_SUM_MAX, because gradients are folded in
+ * groups of that size.
  */
 static void set_window(struct tern_server *s)
 {
@@ -370,7 +371,7 @@ void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
 
 	c->task.run = run;
 	c->task.done = done;
-	/* Virtual time in the simulator: 1 ns for each 4 bytes. */
+	/* Virtual time in the simulator: 1 us, and 1 ns for each 4 bytes. */
 	c->task.cost_ns = 1000 + c->plan->count;
 	r = tern_env_submit(s->env, &c->task);
 	if (r < 0)

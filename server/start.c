@@ -139,9 +139,9 @@ void start_again(struct tern_server *s)
 	tern_timer_set(s->opts.ctx, &s->zero_timer, tern_now_ns(s->env) + ZERO_AGAIN_NS);
 }
 
-/* Handles server 0's answer "again": it has no job yet, or a worker has not joined it. If
- * it answers so for too long although all workers have joined this server, the address
- * does not lead to server 0. */
+/* Handles server 0's answer "again": it has no job, or a worker is missing, or it had no
+ * memory for the message. If it answers so for too long although all workers have joined
+ * this server, the address probably does not lead to server 0. */
 void start_on_again(struct tern_server *s)
 {
 	if (++s->again_count < START_AGAIN_MAX)

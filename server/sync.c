@@ -2,21 +2,22 @@
 /*
  * Sync mode: v_{s+1} = opt(v_s, mean of all slots' gradients); a slot is one of the R
  * gradients of a step. Each chunk goes from version to version on its own; chunks wait
- * for each other only for a norm (norm.c).
+ * for each other only for a norm (norm.c) and for the staging budget.
  *
  * Flow control: a chunk receives gradients only after it has got its share of the staging
  * budget, so memory is bounded for any number of workers. Until then its gradients wait
  * in the workers' memory. Chunks queue for the budget in the order in which workers
  * produce gradients, the last layer first.
  *
- * Memory does not grow with the number of slots R (ps/sum.h, and the tree of
- * docs/training.md). A chunk receives the gradients of a window of slots, in their order,
- * and folds them: it adds up the first eight of them as soon as they are here. Then the
- * window moves on. The window has room for one slot of each worker. A worker has two
- * buffers, so it computes a slot while the gradient of the one before waits for its turn.
- * A loss may give a worker a slot that comes before those that it has computed: the
- * worker then sends "holds", and the computed gradients are received before their turn.
- * So the first of all missing slots is always being computed, or can be.
+ * Memory hardly grows with the number of slots R once there are more slots than the
+ * window has (ps/sum.h, and the tree of docs/training.md). A chunk receives the gradients
+ * of a window of slots, in their order, and folds them: it adds up the first eight of
+ * them as soon as they are here. Then the window moves on. The window has room for one
+ * slot of each worker. A worker of several slots has two buffers, so it computes a slot
+ * while the gradient of the one before waits for its turn. A loss may give a worker a slot that comes before
+ * those that it has computed: the worker then sends "holds", and the computed gradients
+ * are received before their turn. So the first of all missing slots is always being
+ * computed, or can be.
  *
  * Two numbers bound the memory of gradients. If their sum would exceed STAGING_MOST, the
  * job ends and says why:
@@ -29,8 +30,9 @@
  *                    of the step: for each loss, at most two of each remaining worker.
  *
  * On shared memory a gradient is read in the worker's memory if the job has no more slots
- * than workers, and the worker has had the slot from the start. A worker with more slots
- * needs its buffer for the next one, so other gradients are copied.
+ * than workers, the worker has had the slot from the start, gradients are not in GPU
+ * memory, and few enough are read so (IN_PLACE_MAX). A worker with more slots needs its
+ * buffer for the next one, so other gradients are copied.
  *
  * Exactly once: at most one receive is posted at a time for each (step, slot, chunk), and
  * none after one has succeeded. If a slot gets a new holder, the receive is posted anew
@@ -258,7 +260,7 @@ static void all_here(struct chunk *c)
 
 /* True only for the slot that a worker has had from the start, in a job with no more slots
  * than workers: in-place reading blocks the worker's buffer until all slots are here, and
- * a worker has two buffers. Never true if gradients are in GPU memory: the updater reads
+ * a worker has at most two. Never true if gradients are in GPU memory: the updater reads
  * no other memory then. */
 static bool may_be_in_place(
 	const struct tern_server *s, const struct server_peer *worker, uint32_t slot)

@@ -19,8 +19,8 @@
 #include <bzlib.h>
 #endif
 
-/* Limit of the unpacked size: this many times the packed size, and BYTES_SPARE more.
- * Text is typically packed to between a third and a tenth, images of digits to a fifth. */
+/* Limit of the unpacked size: this many times the packed size, and BYTES_SPARE more. Text
+ * is typically packed to between a third and a tenth, images of digits to a fifth. */
 #define RATIO_MAX   256u
 #define BYTES_SPARE (64ull << 20)
 

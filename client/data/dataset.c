@@ -182,8 +182,9 @@ void tern_dataset_batch(const struct tern_dataset *dataset, const uint64_t *reco
 
 /* ---- the digest ---- */
 
-/* Like FNV-1a, but over words instead of bytes, and with another factor. The high half is also XORed into the low half:
- * otherwise two changed sign bits could cancel each other. */
+/* Like FNV-1a, but over words instead of bytes, and with another factor. The high half is
+ * also XORed into the low half: otherwise two changed sign bits could cancel each
+ * other. */
 static uint64_t digest_word(uint64_t digest, uint64_t word)
 {
 	digest = (digest ^ word) * 0x9e3779b97f4a7c15ull;

@@ -49,8 +49,8 @@ struct tern_data_file {
 	void *stop_arg;
 };
 
-/* Why a reader refused a file, or a model its spec: "adult.trn.bz2: line 17: label 3: expected -1, 0 or 1
- * ..." */
+/* Why a reader refused a file, or a model its spec: "adult.trn.bz2: line 17: label 3:
+ * expected -1, 0 or 1 ..." */
 struct tern_data_error {
 	char text[400];
 };

@@ -2,8 +2,8 @@
 /*
  * IDX, the format of MNIST (yann.lecun.com/exdb/mnist): two zero bytes, a type, the
  * number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
- * The reader accepts files of unsigned bytes: records of 1 to 7 dimensions, and a vector of
- * labels. The header must give exactly the length of the file.
+ * The reader accepts files of unsigned bytes: records of 1 to 7 dimensions, and a vector
+ * of labels. The header must give exactly the length of the file.
  */
 #include <errno.h>
 #include <string.h>

@@ -2,10 +2,11 @@
 /*
  * Makes and frees the CUDA engine, evaluates and samples.
  *
- * All memory is allocated at the start: one piece of device memory and one of page-locked
- * memory. Every call enters the device's context and leaves it when both streams are
- * idle. So nothing is under way between calls: the owner of memory may free it, and the
- * failure of one call does not affect the next.
+ * All memory but that of CUDA graphs is allocated at the start: device memory, and one
+ * piece of page-locked memory (or of ordinary memory, if that is refused). Every call
+ * enters the device's context and leaves it when both streams are idle. So nothing is
+ * under way between calls: the owner of memory may free it, and the failure of one call
+ * does not affect the next.
  *
  * There is one copy of the parameters on the device. The first pass that needs another
  * version overwrites it, layer by layer, concurrently with its own forward pass.
@@ -385,8 +386,8 @@ static int make_streams(struct cuda_engine *e)
 
 static int make_event(struct cuda_engine *e, CUevent *out)
 {
-	/* A thread that waits for the event sleeps, and leaves the core to threads that
-	 * move data. */
+	/* A thread that waits for the event sleeps (tern_cuda_wait() polls for a moment
+	 * first), and leaves the core to threads that move data. */
 	return tern_cuda_check(&e->gpu,
 		e->gpu.api->event_create(
 			out, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC),

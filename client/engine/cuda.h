@@ -19,8 +19,8 @@ struct tern_engine_cuda_opts {
 };
 
 /*
- * Makes the engine and allocates its device memory, except that of CUDA graphs. On failure
- * `why` (of `bytes` bytes) gets the reason in one line. -ENODEV: no such device;
+ * Makes the engine and allocates its device memory, except that of CUDA graphs. On
+ * failure `why` (of `bytes` bytes) gets the reason in one line. -ENODEV: no such device;
  * -ENOEXEC: Tern's kernels do not run on it; -ENOMEM: no memory (if device memory lacks,
  * `why` says how much is free); other errors are mostly the driver's.
  */

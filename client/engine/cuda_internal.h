@@ -120,9 +120,9 @@ int cuda_gradient(struct tern_engine *engine, const struct tern_engine_params *p
 	struct tern_result *result);
 void cuda_graphs_free(struct cuda_engine *e);
 
-/* cuda.c: every pass is between these two. cuda_leave() waits until both
- * streams are idle and returns the first error since cuda_enter(), or 0; after an error it
- * also sets engine.error. */
+/* cuda.c: every pass is between these two. cuda_leave() waits until both streams are idle
+ * and returns the first error since cuda_enter(), or 0; after an error it also sets
+ * engine.error. */
 int cuda_enter(struct cuda_engine *e);
 int cuda_leave(struct cuda_engine *e, const struct tern_engine_params *params);
 /* Returns the parameters if they must be copied to the device, for cuda_pass.fresh; NULL:

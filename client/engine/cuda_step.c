@@ -3,7 +3,8 @@
  * Computes a gradient. The first one uses plain launches (cuBLAS loads its code then).
  * Later ones are captured into a graph, once for each combination of the addresses of
  * parameters and gradients and the number of rows, of which there are few, and replayed
- * with one call. The same work is queued either way, so the bits are equal.
+ * with one call; where no graph is possible (graph_for()), they stay plain launches. The
+ * same work is queued either way, so the bits are equal.
  *
  * A part of the gradient is reported as final when its event says that it is in the
  * caller's memory. In a graph this is an "external" event, which each launch records

@@ -15,8 +15,9 @@
  * Its calls are synchronous, also when they fail, so after each return the caller may use
  * its memory again.
  *
- * Errors are a negative errno with a line in `error` (of tern_engine_fetch(): in `why`). After -ENOTRECOVERABLE nothing will
- * succeed on this device any more (base/cuda.h). The CPU's engine has no errors.
+ * Errors are a negative errno with a line in `error` (of tern_engine_fetch(): in `why`).
+ * After -ENOTRECOVERABLE nothing will succeed on this device any more (base/cuda.h). The
+ * CPU's engine has no errors.
  */
 #ifndef TERN_CLIENT_ENGINE_H
 #define TERN_CLIENT_ENGINE_H
