@@ -16,7 +16,8 @@
 
 struct engine_computer_opts {
 	struct tern_env *env;
-	/* Used by the task; by others only while no slot is computed. */
+	/* Used by the task; by others only while no slot is computed, except for
+	 * tern_engine_fetch(). */
 	struct tern_engine *engine;
 	const struct tern_dataset *train;
 	/* The plan whose chunks of the gradient are told to the worker when they are

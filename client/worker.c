@@ -149,8 +149,8 @@ void worker_leave(struct tern_worker *w)
 
 /* Server 0 has not answered "leave" for DECISION_NS: it was asked to end too, or hangs. No
  * other process decides who saves, so each worker that waits for the decision saves,
- * unless opts.interrupted() refuses because a file of the same job with as many steps or
- * more is there. */
+ * unless opts.interrupted() refuses, for example because a file of the same job with as
+ * many steps or more is there. */
 static void leave_timer(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, leave_timer);

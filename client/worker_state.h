@@ -125,7 +125,7 @@ struct tern_worker {
 	struct tern_buf w[2];
 	struct version_part *parts[2]; /* one entry per chunk */
 	uint32_t missing[2];
-	uint64_t version; /* newest complete version */
+	uint64_t version; /* complete, and in use; the next one may be here, too */
 	bool last_posted; /* the receives of the last version are posted */
 
 	/* spare.c */

@@ -20,7 +20,7 @@ struct tern_chunk {
 struct tern_plan {
 	uint64_t element_count;
 	uint32_t chunk_count, server_count;
-	uint64_t chunk_elements; /* number of elements of every chunk except the last */
+	uint64_t chunk_elements; /* of every chunk; the last one may have fewer */
 	struct tern_chunk *chunks;
 };
 

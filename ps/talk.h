@@ -135,8 +135,9 @@ struct tern_talk {
 	/* A request with the peer has failed, and the peer did not go down within a
 	 * second after that: tern_talk_failed(). */
 	void (*broken)(struct tern_talk *talk, int status);
-	/* The talk was closed and its last receive has ended: it may be freed, but not
-	 * in this call. May be NULL. */
+	/* The last receive of a closed talk has ended with an error, as it does when the
+	 * peer is down or freed: the talk may be freed, but not in this call. May be
+	 * NULL. */
 	void (*idle)(struct tern_talk *talk);
 	/* Limits messages of more than one piece; NULL: only TERN_PS_TEXT_MAX does. May
 	 * be changed only while no message is partly received, as in heard(). */

@@ -4,8 +4,8 @@
  * job. Any process that may connect can be a guest, so whatever a guest does ends only
  * that guest, and leaves nothing behind.
  *
- * Bounds: a guest has GUEST_NS to join, and is cut LEAVING_NS after it was refused. There
- * are at most opts.guests_max guests: one more replaces the oldest.
+ * Bounds: a guest has GUEST_NS to join, anew after each "again", and is cut LEAVING_NS
+ * after it was refused. There are at most opts.guests_max guests: one more replaces the oldest.
  *
  * The received part of a guest's message takes memory until the message is complete: at
  * most TERN_PS_TEXT_MAX for each guest, and TEXT_MAX for all. When these are used up, the

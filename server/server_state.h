@@ -33,7 +33,7 @@
 #include "transport/context.h"
 
 /* Largest part of the staging pool that gradients may take, in bytes. The rest is for
- * messages, and for the ends of slabs (the memory segments of the pool), where no chunk
+ * norms, and for the ends of slabs (the memory segments of the pool), where no chunk
  * fits. */
 #define STAGING_MOST (TERN_POOL_BYTES_MAX / 16 * 15)
 

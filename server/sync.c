@@ -12,12 +12,12 @@
  * Memory hardly grows with the number of slots R once there are more slots than the
  * window has (ps/sum.h, and the tree of docs/training.md). A chunk receives the gradients
  * of a window of slots, in their order, and folds them: it adds up the first eight of
- * them as soon as they are here. Then the window moves on. The window has room for one
- * slot of each worker. A worker of several slots has two buffers, so it computes a slot
- * while the gradient of the one before waits for its turn. A loss may give a worker a slot that comes before
- * those that it has computed: the worker then sends "holds", and the computed gradients
- * are received before their turn. So the first of all missing slots is always being
- * computed, or can be.
+ * them as soon as they are here. Then the window moves on. The window has room for at
+ * least one slot of each worker. A worker of several slots has two buffers, so it computes
+ * a slot while the gradient of the one before waits for its turn. A loss may give a worker
+ * a slot that comes before those that it has computed: the worker then sends "holds", and
+ * the computed gradients are received before their turn. So the first of all missing slots
+ * is always being computed, or can be.
  *
  * Two numbers bound the memory of gradients. If their sum would exceed STAGING_MOST, the
  * job ends and says why:
@@ -48,8 +48,8 @@
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
  * send in flight and a record (rendezvous/record.c) in use until all slots are here, so
- * the limit is half of the 4,096 records that all peers share. Further gradients are
- * copied. */
+ * the limit is half of the 4,096 records (the default) that all peers share. Further
+ * gradients are copied. */
 #define IN_PLACE_MAX     128u
 #define IN_PLACE_ALL_MAX 2048u
 
