@@ -127,8 +127,8 @@ static const float *readable(const struct tern_worker *w)
 	return are_on_device(w) ? w->fetched : present(w).values;
 }
 
-/* True if no parameter is NaN or infinite. No loss was computed with the present
- * version yet, so if the last step diverged, only this shows it. */
+/* True if no parameter is NaN or infinite. Perhaps no loss was computed with the present
+ * version yet; if the last step diverged, only this shows it then. */
 static bool are_numbers(const struct tern_worker *w)
 {
 	const float *values = readable(w);
@@ -185,8 +185,8 @@ static void save_failed(struct tern_worker *w, const char *path, int status)
 	tern_timer_set(w->opts.ctx, &w->save_timer, tern_now_ns(w->env) + SAVE_AGAIN_NS);
 }
 
-/* Number of steps in the present parameters. In async mode a worker gets a last copy of
- * them after its steps, which counts as one more version. */
+/* Number of steps in the present parameters. In async mode the finisher gets a last copy
+ * of them after its steps, which counts as one more version. */
 static uint64_t steps_in(const struct tern_worker *w)
 {
 	return TERN_MIN(w->version, w->my_steps);

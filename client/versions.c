@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameters arrive chunk by chunk, directly in one of two flat buffers: version v in
- * buffer v mod 2. The receives of v+1 are posted when v is complete; by then
- * version v-1, whose buffer they use, is not read any more.
+ * buffer v mod 2. The receives of v+1 are posted when v is complete and all slots that
+ * were begun from version v-1, whose buffer they use, are computed.
  */
 #include "client/worker_state.h"
 

@@ -287,7 +287,7 @@ void finish_start(struct tern_worker *w);
 void finish_next(struct tern_worker *w);
 void finish_run(struct tern_worker *w); /* evaluates and saves the final version */
 void finish_on_applied(struct worker_server *s, const json_t *message);
-/* Saves the present parameters, if this worker would have been the finisher. */
+/* Saves the present parameters, if there are any and this worker is the `finisher`. */
 void finish_interrupted(struct tern_worker *w);
 void finish_fini(struct tern_worker *w);
 

@@ -31,7 +31,7 @@ struct tern_dataset_storage {
 /* Largest number of columns: one record as floats then takes 64 MiB. */
 #define TERN_DATA_WIDTH_MAX (1u << 24)
 
-/* Bytes of a file that are processed between two calls of stop(). bzip2, the slowest
+/* About so many bytes are processed between two calls of stop(). bzip2, the slowest
  * format, unpacks about 30 MB a second. */
 #define TERN_DATA_PIECE ((size_t)4 << 20)
 
