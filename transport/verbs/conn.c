@@ -96,7 +96,7 @@ static int make_qp(struct verbs_conn *conn)
 {
 	struct verbs_queue *queue = conn->queue;
 	struct verbs_port *port = queue->port;
-	const struct verbs_opts *opts = &verbs_port_fabric(port)->opts;
+	uint32_t inline_max = verbs_port_fabric(port)->opts.inline_max;
 	struct ibv_qp_init_attr attr = {
 		.qp_context = conn,
 		.send_cq = queue->cq,
@@ -104,17 +104,17 @@ static int make_qp(struct verbs_conn *conn)
 		.srq = conn->shares_srq ? queue->srq : NULL,
 		.qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = TERN_MIN(
-				opts->depth, (uint32_t)queue->device->attr.max_qp_wr),
+				conn->depth, (uint32_t)queue->device->attr.max_qp_wr),
 			.max_recv_wr = conn->shares_srq ? 0 : receive_count(conn),
 			.max_send_sge = 2,
 			.max_recv_sge = 1,
-			.max_inline_data = opts->inline_max},
+			.max_inline_data = inline_max},
 	};
 	const struct ibv_qp_cap wanted = attr.cap;
 	const struct tern_verbs_api *api = verbs_api_of(port);
 	int r = api->create_qp(conn->id, queue->device->pd, &attr);
 
-	if (r && opts->inline_max > 0) {
+	if (r && inline_max > 0) {
 		/* Some devices refuse the request instead of granting less inline
 		 * data. */
 		attr.cap = wanted;

@@ -229,6 +229,53 @@ static void test_a_full_completion_queue_refuses_the_next_conn_only(void **state
 	check_refused_fourth(opts);
 }
 
+/* A port that has more than VERBS_FEW conns gives the next ones shorter queues. When A's
+ * device is removed, every request in the send queues is flushed at once: the completion
+ * queue must hold them all (the simulated device asserts this). */
+static void test_full_send_queues_of_many_conns_fit_the_completion_queue(void **state)
+{
+	enum { CONNS = 48, PUTS = 400 };
+	static struct work works[CONNS][PUTS];
+	struct verbs_bed_opts opts = verbs_bed_defaults();
+	struct link *a[CONNS], *b[CONNS];
+	struct tern_buf here, there;
+	unsigned count = 0, ended = 0;
+	struct bed *bed;
+
+	(void)state;
+	/* No more than a port asks for: 64 sends and 20 receives of each further conn. */
+	opts.fake.max_cqe = 16 * CONN_ENTRIES + (CONNS - 16) * (64 + 20);
+	bed = verbs_bed_new(&opts);
+	here = side_memory(&bed->sides[A], SLAB, 8);
+	there = side_memory(&bed->sides[B], SLAB, 8);
+	memset(works, 0, sizeof(works));
+	for (unsigned i = 0; i < CONNS; i++)
+		bed_pair(bed, &a[i], &b[i]);
+	bed_settle(bed);
+	fake_verbs_hold_wire(true);
+	for (unsigned i = 0; i < CONNS; i++) {
+		struct tern_region region = link_expose(b[i], &there, TERN_ACCESS_WRITE);
+		unsigned k = 0;
+
+		while (k < PUTS && link_put(a[i], &works[i][k], &here, &region, 0) == 0)
+			k++;
+		assert_in_range(k, 1, PUTS - 1);
+		count += k;
+	}
+	fake_verbs_hold_completions(FAKE_VERBS_SENDS, true);
+	fake_verbs_remove_device(0);
+	fake_verbs_hold_completions(FAKE_VERBS_SENDS, false);
+	fake_verbs_hold_wire(false);
+	for (unsigned i = 0; i < CONNS; i++)
+		check_ends(a[i], -ENETDOWN);
+	for (unsigned i = 0; i < CONNS; i++) {
+		for (unsigned k = 0; k < PUTS; k++)
+			ended += works[i][k].done_count;
+	}
+	assert_int_equal(ended, count);
+	verbs_bed_free(bed);
+}
+
 static void test_conns_beyond_the_shared_receive_queue_have_their_own(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -617,6 +664,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_one_read_at_a_time_does),
 		cmocka_unit_test(test_a_put_is_cut_to_what_one_work_request_carries),
 		cmocka_unit_test(test_a_full_completion_queue_refuses_the_next_conn_only),
+		cmocka_unit_test(
+			test_full_send_queues_of_many_conns_fit_the_completion_queue),
 		cmocka_unit_test(
 			test_conns_beyond_the_shared_receive_queue_have_their_own),
 		cmocka_unit_test(
