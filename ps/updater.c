@@ -54,22 +54,27 @@ static bool misses(float **out, bool wanted, uint64_t count, float value)
 	return !*out;
 }
 
+static int no_memory(struct tern_updater *u)
+{
+	snprintf(u->error, sizeof(u->error), "out of memory");
+	return -ENOMEM;
+}
+
 static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opts,
 	struct tern_updater_chunk **out)
 {
 	const struct tern_optimizer *o = opts->optimizer;
 	struct cpu_chunk *c = calloc(1, sizeof(*c));
 
-	snprintf(u->error, sizeof(u->error), "out of memory");
 	if (!c)
-		return -ENOMEM;
+		return no_memory(u);
 	c->chunk.opts = *opts;
 	if (misses(&c->m, tern_updater_has_m(o->kind), opts->count, 0) ||
 		misses(&c->v, tern_updater_has_v(o->kind), opts->count,
 			o->initial_accumulator) ||
 		misses(&c->mean, opts->two_phase, opts->count, 0)) {
 		chunk_free(u, &c->chunk);
-		return -ENOMEM;
+		return no_memory(u);
 	}
 	*out = &c->chunk;
 	return 0;
