@@ -80,6 +80,15 @@ static _Noreturn void be_receiver(
 	_exit(bytes != sizeof(e.usage));
 }
 
+static int cannot_start(struct bench_error *error)
+{
+	int r = -errno;
+
+	snprintf(error->text, sizeof(error->text), "starting the receiver: %s",
+		strerror(-r));
+	return r;
+}
+
 /* Runs both ends: this process sends, and a forked child receives. */
 static int run_both(const struct bench_config *config, struct bench_result *result,
 	struct bench_error *error)
@@ -92,7 +101,7 @@ static int run_both(const struct bench_config *config, struct bench_result *resu
 
 	*result = (struct bench_result){0};
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
-		return -errno;
+		return cannot_start(error);
 	result->pinned = bench_core_count() >= 2 &&
 			 (config->pin == BENCH_PIN_AUTO ? !config->sleep
 							: config->pin == BENCH_PIN_YES);
@@ -101,11 +110,14 @@ static int run_both(const struct bench_config *config, struct bench_result *resu
 		close(fds[0]);
 		be_receiver(parent, config, fds[1], result->pinned);
 	}
-	close(fds[1]);
 	if (pid < 0) {
+		int r = cannot_start(error);
+
 		close(fds[0]);
-		return -errno;
+		close(fds[1]);
+		return r;
 	}
+	close(fds[1]);
 	if (result->pinned)
 		bench_pin(0);
 	run_sender(&e, fds[0], result);

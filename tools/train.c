@@ -846,7 +846,7 @@ static int train_run(int argc, char **argv)
 		return command_refuse(&train_command, "too many arguments");
 	t = calloc(1, sizeof(*t));
 	if (!t)
-		return EXIT_JOB;
+		return command_fail(&train_command, "%s", strerror(ENOMEM));
 	t->job = &s.job;
 	t->listen = s.listen;
 	t->insecure = s.secret.insecure;
