@@ -129,8 +129,8 @@ const struct tern_kernels *tern_kernels_cpu(void);
  * Makes OpenBLAS allocate the buffers that matrix products need besides their operands;
  * the process keeps them. Without this call the first product allocates them, and if
  * there is no memory OpenBLAS retries for ever without a message. Call it once, before
- * any thread computes; a second call changes nothing. -ENOMEM: fewer than
- * TERN_KERNELS_BYTES are available.
+ * any thread computes; a second call changes nothing. -ENOMEM:
+ * TERN_KERNELS_BYTES cannot be mapped. Does nothing in a build without OpenBLAS.
  */
 #define TERN_KERNELS_BYTES (320ull << 20)
 int tern_kernels_reserve(void);

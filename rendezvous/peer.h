@@ -116,7 +116,8 @@ struct tern_alive {
 	 * received. */
 	bool stirred;
 	bool pinged; /* a PING was sent, and nothing was received after it */
-	bool drowsy; /* the peer is idle, so its ticks are less frequent */
+	/* This end has found the peer idle, so its own timer `tick` fires less often. */
+	bool drowsy;
 	/* The event SUSPECT was reported, and nothing was received after it. */
 	bool suspect;
 	/* Time for which nothing was received from the peer: a quarter of suspect_ns (at
@@ -263,8 +264,8 @@ struct tern_peer {
 	/* All links of this peer in any state: the main link, rails, and closing ones. */
 	struct tern_list links;
 	uint32_t link_count;
-	/* Links that carry nothing any more, but are not closed yet, since the peer still
-	 * reads memory in place through them. */
+	/* Number of links that carry nothing any more, but are not closed yet, since the
+	 * peer still reads memory in place through them. */
 	uint32_t over_count;
 
 	struct tern_dial dial;

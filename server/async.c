@@ -313,7 +313,9 @@ void async_on_pull(struct server_peer *p)
 		struct stream *t = &s->chunks[i].streams[p->index];
 
 		t->pulled = true;
+		/* While a copy is being sent to the worker, copy_sent() queues the stream
+		 * when that has ended. */
 		if (!t->sending)
-			queue(t); /* otherwise copy_sent() queues the stream */
+			queue(t);
 	}
 }

@@ -71,7 +71,8 @@ struct pair {
 static int fail(struct pair *p, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Records the first failure as "WHAT: STATUS (LAST LOG LINE)". Returns `status`. */
+/* Records the first failure in p->why: what failed, the text of the errno `status` and, in
+ * parentheses, p->said, if there is a log line. Returns `status`. */
 static int fail(struct pair *p, int status, const char *fmt, ...)
 {
 	char what[160];

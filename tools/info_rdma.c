@@ -264,14 +264,7 @@ static json_t *describe_port(
 	return port;
 }
 
-/* ---- description of the devices ---- */
-
-static bool is_active(const json_t *port)
-{
-	const char *state = json_string_value(json_object_get(port, "state"));
-
-	return state && strcmp(state, "active") == 0;
-}
+/* ---- describing a device as a JSON object ---- */
 
 static const char *transport_name(const struct ibv_context *context, const json_t *ports)
 {
@@ -548,6 +541,13 @@ static void differ_by_mtu(const json_t *port, int number, bool ethernet, json_t 
 	else
 		info_say(out, "port %d: packets of %d bytes where %d are possible",
 			number, mtu, max);
+}
+
+static bool is_active(const json_t *port)
+{
+	const char *state = json_string_value(json_object_get(port, "state"));
+
+	return state && strcmp(state, "active") == 0;
 }
 
 static void differ_by_port(const json_t *port, json_t *out)

@@ -39,7 +39,7 @@
 #include "tools/supervise.h"
 
 _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
-	"as many as a job may have");
+	"the supervisor has room for all processes of the largest job");
 
 #define PATIENCE_NS (300 * TERN_NS_PER_MS)
 #define LINGER_NS   (5 * TERN_NS_PER_S) /* for workers, after the last server has ended */

@@ -74,7 +74,9 @@ static const struct tern_cublas_api *real;
 static struct tern_cublas_api replaced;
 static void *memory; /* the workspace: device memory of the largest size */
 static const struct size *present;
-static size_t shipped_bytes; /* size of the workspace that Tern wanted to set */
+/* Size of the workspace with which Tern ships: the size that its kernels pass to
+ * set_workspace(). set_present() notes it, and sets present->bytes instead. */
+static size_t shipped_bytes;
 
 static int set_present(void *handle, void *workspace, size_t bytes)
 {

@@ -59,7 +59,8 @@ struct device_memory {
 	void (*write)(uint64_t address, const void *from, uint64_t bytes);
 	void (*read)(void *to, uint64_t address, uint64_t bytes);
 };
-extern const struct device_memory *device_memory; /* NULL: the instance has no GPU */
+/* NULL: the instance (fabric and options under test) has no GPU. */
+extern const struct device_memory *device_memory;
 
 /* Buffers allocated in one domain, which box_free() frees all at once. */
 struct memory_box {

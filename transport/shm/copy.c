@@ -96,7 +96,8 @@ void shm_say_gone(struct shm_conn *conn)
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* The reader's half of shm_say_gone(). If the kernel or a GPU made the copy, it had read
+/* The reader's half of shm_say_gone(). False: what was read before this call is good,
+ * since the peer had not set `gone` yet. If the kernel or a GPU made the copy, it had read
  * the bytes before it reported the end of the copy. */
 bool shm_peer_gone(const struct shm_conn *conn)
 {

@@ -69,8 +69,8 @@
 /* Flag bits of shm_area.asleep. The higher bits count sleeps, so that each sleep has
  * another value. */
 #define SHM_ASLEEP 1u /* the area's maker sleeps: the peer must wake it for new work */
-/* The peer must wake the maker also when the maker's ring has space again, for a message
- * that the maker could not send. */
+/* The area's maker also waits for space in the ring into which it writes, for a message
+ * that it could not send: the peer must wake it when there is space, too. */
 #define SHM_WANT_ROOM 2u
 /* Added to the word at each sleep, so that its higher bits count the sleeps. */
 #define SHM_NAP 4u

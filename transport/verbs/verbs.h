@@ -449,7 +449,7 @@ _Static_assert(sizeof(struct verbs_op) <= sizeof(((struct tern_op *)0)->priv), "
 
 enum verbs_work { VERBS_WORK_SEND, VERBS_WORK_WRITE, VERBS_WORK_READ };
 
-/* A work request in the send queue of a conn. */
+/* A work request of a conn: in its send queue, or not posted yet. */
 struct verbs_wr {
 	enum verbs_work work;
 	bool last;     /* its completion completes `op` */
@@ -497,7 +497,7 @@ struct verbs_conn {
 	struct verbs_conn *hash_next;
 	uint64_t deadline_ns;
 
-	/* Sending. The ring has an entry per work request in the send queue. Positions in
+	/* Sending. The ring has an entry per work request that has not ended. Positions in
 	 * the ring wrap; its size is a power of two. */
 	struct verbs_wr *ring;
 	uint32_t ring_size, depth;

@@ -122,7 +122,8 @@ struct fake_rq {
 	unsigned posted_count; /* receives that are ready for a message */
 	/* Receives that a message has taken, and whose completion was not polled yet. */
 	unsigned taken_count;
-	uint64_t next; /* index of the oldest posted receive */
+	/* Receives taken so far; the oldest posted one is slots[next % slot_count]. */
+	uint64_t next;
 	struct fake_recv *slots;
 	struct ibv_sge *sges;
 };
