@@ -119,6 +119,12 @@ class Builder:
         self.builds = {c[0]: self.thread.submit(build, *c[:4], ["nice", "-n", "19"] if place else [])
                        for place, c in enumerate(wanted)}
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.thread.shutdown(cancel_futures=True)  # after Ctrl-C nothing else is built
+
     def has(self, name):
         """Waits until the configuration is built; says why and counts a failure if it cannot be."""
         problem = self.builds[name].result()
@@ -218,14 +224,15 @@ def main():
     if "TERN_DATA_DIR" not in os.environ:
         print("TERN_DATA_DIR is not set: tests that need the data sets will be skipped")
     count = tap_count.Count(arguments.verbose)
-    builder = Builder(count, {build for name in asked for build in NEEDED.get(name, [name])})
-    for configuration in CONFIGURATIONS:
-        if configuration[0] in asked:
-            run(count, builder, configuration)
-    if in_vm.WHERE in asked:
-        run_rdma(count, builder, "quick")
-    if "long" in asked:
-        run_long(count, builder)
+    builds = {build for name in asked for build in NEEDED.get(name, [name])}
+    with Builder(count, builds) as builder:
+        for configuration in CONFIGURATIONS:
+            if configuration[0] in asked:
+                run(count, builder, configuration)
+        if in_vm.WHERE in asked:
+            run_rdma(count, builder, "quick")
+        if "long" in asked:
+            run_long(count, builder)
     return count.report()
 
 
