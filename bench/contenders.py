@@ -226,7 +226,7 @@ class PsPeer:
     python: str = ""
     least: int = 1  # fewest workers with which it is measured; `most`: the largest number
     most: int = 32
-    # It is slow to run or to start: asked only for few rounds, 100 MB, one server, at most two workers.
+    # The contender is slow to run or to start, so it is measured only in few rounds, with 100 MB, one server, at most two workers.
     slow: bool = False
     narrow: bool = False  # asked only for 100 MB, one server, one worker
     rare: bool = False  # as in Peer: only a full run measures it

@@ -24,7 +24,7 @@ class Loss:
     wait: str
     point: str
     metric: str
-    # Of the peers of one kind (libraries, or plain programs) that beat Tern, the one with the largest ratio.
+    # The peer with the largest ratio among the peers of one kind (libraries, or plain programs) that beat Tern.
     peer: str
     # How many times as much as the peer Tern takes or, where more is better, the peer moves: above 1.
     ratio: figures.Interval

@@ -35,8 +35,8 @@
 
 struct plan {
 	const char *test;
-	/* One for each measurement. In steps: `sizes` has the sizes of the messages of a step,
-	 * and `rounds` has one number. */
+	/* Size of the messages, and number of rounds, of each measurement. If steps are
+	 * measured, `sizes` has the sizes of one step's messages, and `rounds` one number. */
 	uint64_t sizes[SIZES_MAX], rounds[SIZES_MAX];
 	unsigned size_count;
 	/* The numbers of threads that are measured one after the other. */

@@ -37,8 +37,8 @@ struct tern_buf;
 /* A slot that a computer holds. The worker owns the structure; the fields do not change
  * while the computer holds it. */
 struct tern_work {
-	/* Of the parameters: number of steps that they contain; async mode: number of
-	 * this worker's steps. */
+	/* Number of steps that the parameters contain; in async mode the number of this
+	 * worker's steps. */
 	uint64_t version;
 	uint32_t slot;  /* async mode: 0 */
 	uint32_t batch; /* number of records of the slot */

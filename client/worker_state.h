@@ -84,7 +84,7 @@ enum room_state {
 struct room { /* buffer of one gradient */
 	struct tern_worker *worker;
 	enum room_state state;
-	/* What the computer is to compute into this buffer: compute.h. */
+	/* The slot whose gradient the computer computes into this buffer (compute.h). */
 	struct tern_work work;
 	struct tern_buf gradient;    /* gradient of all parameters */
 	struct gradient_part *parts; /* one entry per chunk */

@@ -26,12 +26,12 @@ struct command {
 extern const struct command train_command, server_command, worker_command, bench_command,
 	info_command;
 
-/* Each reports an error as one line on stderr, "tern NAME: ..."; with --json also as an
- * event "failed" on stdout, with the exit code. command_refuse() is for wrong commands and
- * input, and returns EXIT_INPUT; command_fail() returns EXIT_JOB. */
-int command_refuse(const struct command *command, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-int command_fail(const struct command *command, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+/* Reports an error as one line on stderr, "tern NAME: ..."; with --json also as an event
+ * "failed" on stdout, which has `code`. Returns `code`. */
+int command_end(const struct command *command, enum exit_code code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* For a command or input that is wrong, and for a job or measurement that has failed. */
+#define command_refuse(command, ...) command_end(command, EXIT_INPUT, __VA_ARGS__)
+#define command_fail(command, ...)   command_end(command, EXIT_JOB, __VA_ARGS__)
 
 #endif

@@ -28,41 +28,18 @@ static const struct command *const commands[] = {
 
 static bool wants_json;
 
-static int say_end(const struct command *command, enum exit_code code, const char *fmt,
-	va_list ap) __attribute__((format(printf, 3, 0)));
-
-static int say_end(
-	const struct command *command, enum exit_code code, const char *fmt, va_list ap)
+int command_end(const struct command *command, enum exit_code code, const char *fmt, ...)
 {
 	char line[700], shown[4 * sizeof(line)];
+	va_list ap;
 
+	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
 	fprintf(stderr, "tern %s: %s\n", command->name,
 		tern_escape(shown, sizeof(shown), line, strlen(line)));
 	if (wants_json)
 		report_failed(line, code);
-	return code;
-}
-
-int command_refuse(const struct command *command, const char *fmt, ...)
-{
-	va_list ap;
-	int code;
-
-	va_start(ap, fmt);
-	code = say_end(command, EXIT_INPUT, fmt, ap);
-	va_end(ap);
-	return code;
-}
-
-int command_fail(const struct command *command, const char *fmt, ...)
-{
-	va_list ap;
-	int code;
-
-	va_start(ap, fmt);
-	code = say_end(command, EXIT_JOB, fmt, ap);
-	va_end(ap);
 	return code;
 }
 

@@ -26,7 +26,7 @@
 #define EMBED_SCANNED    16384u
 #define EMBED_WIDTH      16u
 #define EMBED_TABLE_ROWS 128u
-/* The same for a table of EMBED_WIDE_TABLE_ROWS. */
+/* Number of rows that are scanned where the table has EMBED_WIDE_TABLE_ROWS. */
 #define EMBED_WIDE_SCANNED    8192u
 #define EMBED_WIDE_TABLE_ROWS 4096u
 #define XENT_ROWS             4096u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of UCX share: workers of a process, and endpoints that connect them with
+/* Code that UCX's programs share: workers of a process, and endpoints that connect them with
  * workers of the other process. */
 #ifndef TERN_BENCH_UCX_WORKER_H
 #define TERN_BENCH_UCX_WORKER_H

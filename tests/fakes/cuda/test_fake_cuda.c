@@ -184,7 +184,7 @@ static void test_copies_of_pageable_memory_are_staged_and_counted(void **state)
 	rig_close(&r);
 }
 
-/* Of two page-locked ranges, one ends where the other starts: unregistering the second
+/* Two page-locked ranges touch: one ends where the other starts. Unregistering the second
  * one must not find the first one. */
 static void test_page_locked_neighbours_are_told_apart(void **state)
 {

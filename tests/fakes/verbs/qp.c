@@ -29,8 +29,8 @@ static enum ibv_wc_opcode send_opcode(enum ibv_wr_opcode opcode)
 		       : IBV_WC_SEND;
 }
 
-/* Of a failed completion only wr_id, status, qp_num and vendor_err are defined: fills the
- * other fields with random values. */
+/* Fills the fields that a failed completion leaves undefined (all but wr_id, status, qp_num
+ * and vendor_err) with random values. */
 static void wc_spoil(struct ibv_wc *wc)
 {
 	static const enum ibv_wc_opcode opcodes[] = {

@@ -100,10 +100,10 @@ struct fake_cqe {
 	struct tern_list node; /* in cq->entries, or delayed in qp->delayed[side] */
 	struct ibv_wc wc;
 	struct fake_qp *qp; /* NULL: the queue pair was destroyed before the poll */
-	/* Of a receive: the receive queue in which a poll frees an entry; NULL: that
-	 * queue was destroyed. */
+	/* If the entry is of a receive: the receive queue in which a poll frees an entry;
+	 * NULL: that queue was destroyed. */
 	struct fake_rq *rq;
-	/* Of a send: a poll frees all send queue entries up to this index. */
+	/* If the entry is of a send: a poll frees all send queue entries up to this index. */
 	uint64_t sq_index;
 	enum fake_side side;
 	bool solicited;
