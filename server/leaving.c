@@ -90,7 +90,7 @@ static bool saver_is_known(const struct tern_server *s)
 
 int64_t leaving_finisher(const struct tern_server *s)
 {
-	const struct server_peer *p = s->running ? saver(s, false) : NULL;
+	const struct server_peer *p = start_may_have_begun(s) ? saver(s, false) : NULL;
 
 	return p ? (int64_t)p->index : -1;
 }
@@ -111,7 +111,7 @@ void leaving_interrupt(struct tern_server *s, const char *why)
 	}
 	s->interrupting = true;
 	snprintf(s->interrupt_text, sizeof(s->interrupt_text), "%s", why);
-	if (s->running)
+	if (start_may_have_begun(s))
 		call_roll(s);
 	if (s->index == 0) {
 		set_timer(s, leave_ns(s) / 2);

@@ -431,6 +431,9 @@ bool start_has_workers(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
 /* True if all workers have joined this server and are connected to it. */
 bool start_all_here(const struct tern_server *s);
+/* True if the steps may have begun: they have on this server, or they may have on others,
+ * because all workers have joined and only server 0's message to start is missing. */
+bool start_may_have_begun(const struct tern_server *s);
 /* Called when a lost connection was restored: perhaps the start has waited for it. */
 void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */

@@ -233,6 +233,12 @@ static void start(struct tern_server *s)
 	server_maybe_end(s);
 }
 
+bool start_may_have_begun(const struct tern_server *s)
+{
+	return s->running ||
+	       (s->index != 0 && s->has_job && s->joined_count == s->job.workers);
+}
+
 void start_on_start(struct tern_server *s)
 {
 	if (s->running || !s->has_job || s->joined_count < s->job.workers)

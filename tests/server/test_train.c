@@ -560,6 +560,36 @@ static void test_a_worker_says_of_no_older_version_that_it_holds_it(void **state
 	job_close(&j);
 }
 
+/* Worker 0, which would save, and server 0, which would choose another worker, hang when
+ * server 1 is asked to end. Server 1 has no chunk, and the message to start has not reached
+ * it yet. */
+static void test_a_server_that_hears_late_of_the_start_chooses_who_saves(void **state)
+{
+	const struct setup all = {
+		"tcp", "softmax", "sgd", 2, 2, 2, 5000, TERN_MODE_SYNC, 0};
+	struct member *server, *worker;
+	uint64_t limit_ns;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &all);
+	server = &j.m[1];
+	worker = &j.m[3];
+	JOB_UNTIL(&j, server->server->running && worker->step > 0);
+	server->server->running = false;
+	server->server->opts.leave_ns = 100 * TERN_NS_PER_MS;
+	tern_server_stop(server->server, "asked", true);
+	limit_ns = tern_clock_ns() + 30 * TERN_NS_PER_S;
+	while (!worker->worker->over && tern_clock_ns() < limit_ns) {
+		tern_progress(server->ctx);
+		tern_progress(worker->ctx);
+	}
+	assert_true(worker->worker->over);
+	assert_true(worker->worker->interrupted);
+	assert_int_equal(worker->worker->finisher, 1);
+	job_close(&j);
+}
+
 static char not_saved[200];
 
 static void keep_text(void *arg, const char *text)
@@ -616,6 +646,8 @@ int main(void)
 		cmocka_unit_test(test_a_server_wants_no_gradient_of_an_older_version),
 		cmocka_unit_test(test_gradients_that_are_wanted_must_fit),
 		cmocka_unit_test(test_a_worker_says_of_no_older_version_that_it_holds_it),
+		cmocka_unit_test(
+			test_a_server_that_hears_late_of_the_start_chooses_who_saves),
 		cmocka_unit_test(test_an_interrupted_job_saves_numbers_only),
 	};
 

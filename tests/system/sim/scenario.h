@@ -35,8 +35,8 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
  * none crashes. */
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* One worker hangs, and the others or a server are asked to end: the others must save the
- * parameters. */
+/* One worker hangs, in some seeds beside server 0, and the others or a server are asked to
+ * end: the others must save the parameters. */
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Workers are lost before the training steps begin, and others take their places: the

@@ -117,12 +117,11 @@ static void ask_all_but_first(struct job *j)
 /* Time for which a worker hangs: longer than any time limit. */
 #define HUNG_NS (30 * TERN_NS_PER_S)
 
-/* The worker that hangs. It crashes after HUNG_NS. By then all other members must have
- * ended: none may wait for it longer than the time limit. */
+/* The job with members that hang. They crash after HUNG_NS. By then all other members must
+ * have ended: none may wait for them longer than the time limit. */
 static struct {
 	struct tern_sim_event event;
 	struct job *job;
-	struct member *member;
 } hung;
 
 static void end_hung(struct tern_sim_event *event)
@@ -133,23 +132,26 @@ static void end_hung(struct tern_sim_event *event)
 	for (unsigned i = 0; i < j->count; i++) {
 		struct member *m = &j->members[i];
 
-		if (m == hung.member || m->ended)
-			continue;
-		fprintf(stderr, "train: member %u waits for a worker that hangs\n", i);
-		j->broken = true;
+		if (m->stalled) {
+			tern_sim_crash(m->process);
+		} else if (!m->ended) {
+			fprintf(stderr, "train: member %u waits for one that hangs\n", i);
+			j->broken = true;
+		}
 	}
-	tern_sim_crash(hung.member->process);
+}
+
+static void stop(struct member *m)
+{
+	m->stalled = true;
+	tern_sim_stall(m->process, 2 * HUNG_NS);
 }
 
 /* Makes worker 0 hang. */
 static void stop_first(struct job *j)
 {
-	struct member *m = &j->members[j->servers];
-
-	m->stalled = true;
-	tern_sim_stall(m->process, 2 * HUNG_NS);
+	stop(&j->members[j->servers]);
 	hung.job = j;
-	hung.member = m;
 	hung.event = (struct tern_sim_event){.happen = end_hung};
 	tern_sim_at(j->sim, &hung.event, tern_sim_now_ns(j->sim) + HUNG_NS);
 }
@@ -190,6 +192,18 @@ static void interrupt_beside_a_hung_one(struct job *j)
 	stop_first(j);
 	tern_server_stop(j->members[j->servers - 1].server, "asked", true);
 	j->doomed = true;
+}
+
+/* Worker 0 and server 0, which would choose another worker, hang, and then server 1 is
+ * asked to end. */
+static void interrupt_beside_two_hung_ones(struct job *j)
+{
+	/* Without server 0, no worker gets the parameters of the first step any more. */
+	if (j->stage || !all_have_begun(j) ||
+		j->members[j->servers + 1].worker->version == 0)
+		return;
+	stop(&j->members[0]);
+	interrupt_beside_a_hung_one(j);
 }
 
 static bool is_saved(const struct job *j)
@@ -327,20 +341,22 @@ bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash)
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	struct tern_sim_opts opts = job_sim_opts(seed, verbose);
-	static void (*const scripts[])(struct job *) = {
-		leave_one_by_one, leave_a_hung_one, interrupt_beside_a_hung_one};
-	struct job job = {.servers = 1 + (unsigned)(seed / 3 % 2),
+	static void (*const scripts[])(struct job *) = {leave_one_by_one,
+		leave_a_hung_one, interrupt_beside_a_hung_one,
+		interrupt_beside_two_hung_ones};
+	unsigned script = (unsigned)(seed % TERN_ARRAY_SIZE(scripts));
+	struct job job = {.servers = script == 3 ? 2 : 1 + (unsigned)(seed / 4 % 2),
 		.workers = 2 + (unsigned)(seed / 12 % 3),
 		/* Either shorter or longer than the time that a worker waits for
 		 * permission to leave. */
 		.worker_timeout_ns = (seed / 6 % 2 ? 2 : 20) * TERN_NS_PER_S,
 		.leave_ns = 500 * TERN_NS_PER_MS,
-		.script = scripts[seed % 3],
+		.script = scripts[script],
 		.async = seed / 5 % 2};
 
 	opts.caps |= seed / 4 % 2 ? TERN_CAP_GET : 0;
 	opts.eagain_permille = seed % 3 ? 50 : 0;
-	return run(&opts, &job, 0, hash);
+	return run(&opts, &job, seed / 8 % 2 ? 2 : 0, hash);
 }
 
 /* ---- workers are lost before the steps begin ---- */
