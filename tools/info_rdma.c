@@ -158,7 +158,9 @@ static json_t *list_gids(const struct scan *s, struct ibv_context *context, uint
 		s->api->query_gid_type(context, port, i, type, sizeof(type));
 		one = json_pack(
 			"{si so ss}", "index", i, "gid", gid_text(&gid), "type", type);
+		/* A GID of iWARP contains a MAC address, which may look like IPv6. */
 		if (attr->link_layer == IBV_LINK_LAYER_ETHERNET &&
+			context->device->transport_type != IBV_TRANSPORT_IWARP &&
 			gid_address(&gid, address, sizeof(address)))
 			json_object_set_new(one, "address", json_string(address));
 		if (gid_netdev(context, port, i, netdev, sizeof(netdev)))

@@ -66,6 +66,26 @@ static void test_devices_are_listed_with_ports_and_gids(void **state)
 	json_decref(rdma);
 }
 
+static void test_a_gid_has_an_address_only_if_it_is_of_roce(void **state)
+{
+	static const char *const transports[] = {"InfiniBand", "iWARP", "RoCE"};
+	struct fake_verbs_opts opts = fake_verbs_defaults();
+	json_t *rdma, *port, *gid;
+
+	(void)state;
+	opts.device_count = 3;
+	opts.infiniband = 1u << 0;
+	opts.iwarp = 1u << 1;
+	rdma = info(&opts, NULL);
+	for (size_t i = 0; i < 3; i++) {
+		assert_string_equal(text(device(rdma, i), "transport"), transports[i]);
+		port = json_array_get(json_object_get(device(rdma, i), "ports"), 0);
+		gid = json_array_get(json_object_get(port, "gids"), 0);
+		assert_int_equal(json_object_get(gid, "address") != NULL, i == 2);
+	}
+	json_decref(rdma);
+}
+
 static void test_addresses_are_of_the_device_that_they_lead_to(void **state)
 {
 	json_t *rdma = info(NULL, NULL);
@@ -185,6 +205,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_devices_are_listed_with_ports_and_gids),
+		cmocka_unit_test(test_a_gid_has_an_address_only_if_it_is_of_roce),
 		cmocka_unit_test(test_addresses_are_of_the_device_that_they_lead_to),
 		cmocka_unit_test(test_limits_are_told_with_none_as_minus_one),
 		cmocka_unit_test(test_what_a_device_lacks_is_a_difference),

@@ -367,6 +367,19 @@ void verbs_device_put(struct verbs_fabric *fabric, struct verbs_device *device)
 
 /* ---- open and close ---- */
 
+/* True if the GIDs of this port may contain IP addresses: those of RoCE do. A GID of
+ * InfiniBand (a subnet prefix and a GUID) or of iWARP (a MAC address) may only look like an
+ * IPv6 address. */
+static bool has_addresses(
+	struct verbs_fabric *fabric, const struct verbs_device *device, uint8_t port)
+{
+	struct ibv_port_attr attr;
+
+	return device->context->device->transport_type != IBV_TRANSPORT_IWARP &&
+	       fabric->api->query_port(device->context, port, &attr) == 0 &&
+	       attr.link_layer == IBV_LINK_LAYER_ETHERNET;
+}
+
 /* Extracts the IP address from a GID: RoCE devices derive a GID from each of their IP
  * addresses. -EADDRNOTAVAIL: the GID contains none. */
 static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device *device,
@@ -376,8 +389,11 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)&out->sa;
 	union ibv_gid gid;
 	struct in6_addr address;
-	int r = fabric->api->query_gid(device->context, port, index, &gid);
+	int r;
 
+	if (!has_addresses(fabric, device, port))
+		return -EADDRNOTAVAIL;
+	r = fabric->api->query_gid(device->context, port, index, &gid);
 	if (r)
 		return r;
 	memcpy(&address, gid.raw, sizeof(address));
@@ -395,8 +411,7 @@ static int address_of_gid(struct verbs_fabric *fabric, const struct verbs_device
 	return 0;
 }
 
-/* Finds the first IP address in the GIDs of the device's active ports. GIDs of InfiniBand
- * contain no IP address; those with the default prefix are skipped as link-local. */
+/* Finds the first IP address in the GIDs of the device's active ports. */
 static bool address_by_gids(struct verbs_fabric *fabric,
 	const struct verbs_device *device, struct tern_addr *out)
 {

@@ -22,7 +22,8 @@ static struct fake_device *device_new(unsigned index)
 	tern_assert(device);
 	device->index = index;
 	device->device.node_type = IBV_NODE_CA;
-	device->device.transport_type = IBV_TRANSPORT_IB;
+	device->device.transport_type =
+		fake.opts.iwarp & 1u << index ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
 	snprintf(device->device.name, sizeof(device->device.name), "fake_%u", index);
 	device->base.device = &device->device;
 	device->base.cmd_fd = -1;
@@ -133,6 +134,11 @@ int fake_query_device(struct ibv_context *device, struct ibv_device_attr *out)
 	return 0;
 }
 
+static unsigned bit_of(const struct ibv_context *device)
+{
+	return 1u << FAKE_DEVICE(device)->index;
+}
+
 int fake_query_port(struct ibv_context *device, uint8_t port, struct ibv_port_attr *out)
 {
 	FAKE_ENTER("query_port");
@@ -149,12 +155,15 @@ int fake_query_port(struct ibv_context *device, uint8_t port, struct ibv_port_at
 	out->active_width = 2;  /* link width 4X */
 	out->active_speed = 32; /* EDR: 100 Gb/s */
 	out->phys_state = 5;    /* LinkUp */
-	out->link_layer = IBV_LINK_LAYER_ETHERNET;
+	out->link_layer = fake.opts.infiniband & bit_of(device)
+				  ? IBV_LINK_LAYER_INFINIBAND
+				  : IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }
 
 /* Both entries of the GID table contain the address 10.7.0.(index of the device + 1): one
- * for RoCE v1, one for RoCE v2. */
+ * for RoCE v1, one for RoCE v2. GIDs of InfiniBand (a subnet prefix and a GUID) and of iWARP
+ * (a MAC address) contain none, but look like IPv6 addresses. */
 int fake_query_gid(
 	struct ibv_context *device, uint8_t port, int index, union ibv_gid *out)
 {
@@ -162,6 +171,11 @@ int fake_query_gid(
 	if (port != 1 || index < 0 || index > 1)
 		return -EINVAL;
 	memset(out, 0, sizeof(*out));
+	if ((fake.opts.infiniband | fake.opts.iwarp) & bit_of(device)) {
+		out->raw[0] = 0x2e;
+		out->raw[5] = (uint8_t)(FAKE_DEVICE(device)->index + 1);
+		return 0;
+	}
 	out->raw[10] = out->raw[11] = 0xff;
 	out->raw[12] = 10;
 	out->raw[13] = 7;

@@ -56,6 +56,8 @@ struct fake_verbs_opts {
 	uint64_t reg_limit_bytes;
 	/* Devices (bits 1 << device) on which reg_dmabuf_mr() returns -EOPNOTSUPP. */
 	unsigned no_dma_buf;
+	/* Devices that are not RoCE: their GIDs contain no IP address. */
+	unsigned infiniband, iwarp;
 	bool peermem;    /* what has_peermem() returns */
 	bool no_imm;     /* posting SEND_WITH_IMM or WRITE_WITH_IMM returns EINVAL */
 	bool grant_more; /* rounds queue sizes and inline data up, as hardware does */

@@ -193,6 +193,29 @@ static void test_listeners_are_at_the_nearest_device(void **state)
 	}
 }
 
+/* The GIDs of device 0 contain no IP address, though they look like IPv6. */
+static void check_listens_at_device_1(const struct verbs_bed_opts *opts)
+{
+	struct bed *bed = verbs_bed_new(opts);
+	const char *address = bed->sides[B].fabric->ops->lsn_address(bed->lsn);
+
+	assert_ptr_equal(strstr(address, "10.7.0.2:"), address);
+	verbs_bed_free(bed);
+}
+
+static void test_a_gid_that_is_not_of_roce_is_no_address(void **state)
+{
+	struct verbs_bed_opts opts = verbs_bed_defaults();
+
+	(void)state;
+	opts.listen = "0.0.0.0:0";
+	opts.fake.infiniband = 1u << 0;
+	check_listens_at_device_1(&opts);
+	opts.fake.infiniband = 0;
+	opts.fake.iwarp = 1u << 0;
+	check_listens_at_device_1(&opts);
+}
+
 static void test_what_was_made_of_a_removed_device_goes_without_a_conn(void **state)
 {
 	struct verbs_bed_opts opts = verbs_bed_defaults();
@@ -683,6 +706,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_a_device_removed_while_conns_come_up),
 		cmocka_unit_test(test_a_listener_returns_with_its_device),
 		cmocka_unit_test(test_listeners_are_at_the_nearest_device),
+		cmocka_unit_test(test_a_gid_that_is_not_of_roce_is_no_address),
 		cmocka_unit_test(test_a_listener_may_be_closed_while_its_device_is_gone),
 		cmocka_unit_test(
 			test_what_was_made_of_a_removed_device_goes_without_a_conn),
