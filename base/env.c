@@ -97,7 +97,7 @@ static bool ration(struct tern_env *env)
 	if (now_ns >= r->until_ns) {
 		if (r->dropped)
 			tern_log(env, TERN_LOG_WARN,
-				"%u more warnings about failed handshakes were left out",
+				"%u more warnings about unknown peers were left out",
 				r->dropped);
 		*r = (struct tern_log_ration){
 			.until_ns = now_ns + RATION_NS, .left = TERN_LOG_STRANGERS};

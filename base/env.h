@@ -146,10 +146,10 @@ static inline int tern_env_poll(struct tern_env *env)
 void tern_log(struct tern_env *env, enum tern_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Logs a warning about a peer that has not completed its handshake. Since a port scan
- * must not fill the log, at most TERN_LOG_STRANGERS lines are logged in 10 s; the first
- * call after these 10 s also logs how many were left out. Call it only on the thread of
- * the environment's context. */
+/* Logs a warning about a peer that may be anybody: it has not completed its handshake, or
+ * there is no cluster secret. Since a port scan must not fill the log, at most
+ * TERN_LOG_STRANGERS lines are logged in 10 s; the first call after these 10 s also logs
+ * how many were left out. Call it only on the thread of the environment's context. */
 void tern_log_stranger(struct tern_env *env, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

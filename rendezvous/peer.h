@@ -389,6 +389,10 @@ void tern_peer_down(struct tern_peer *peer, int status);
 void tern_peer_cut(struct tern_peer *peer, int status);
 /* Logs an event and calls the user's event(). */
 void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int status);
+/* Logs that the peer has broken the protocol with this message. Without a cluster secret
+ * anybody may be the peer, so the lines are as limited as those about strangers. */
+void tern_peer_say_wrong(
+	struct tern_peer *peer, const void *message, size_t bytes, const char *why);
 /* Called when the last copy from or to GPU memory for this peer has ended: a peer that is
  * DOWN may end its requests now. */
 void tern_peer_settled(struct tern_peer *peer);

@@ -252,8 +252,7 @@ int tern_rail_message(struct tern_link *link, const void *message, size_t bytes)
 			      h.epoch != link->epoch))
 		r = -EPROTO;
 	if (r < 0) {
-		tern_log(link->rdv->ctx->env, TERN_LOG_WARN, "%s: protocol error: %s",
-			link->peer->name, why);
+		tern_peer_say_wrong(link->peer, message, bytes, why);
 		return r;
 	}
 	link->peer->alive.heard = true;

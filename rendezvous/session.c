@@ -44,6 +44,21 @@ void tern_peer_report(struct tern_peer *peer, enum tern_peer_event event, int st
 		peer->opts.event(peer, event, status, peer->opts.arg);
 }
 
+void tern_peer_say_wrong(
+	struct tern_peer *peer, const void *message, size_t bytes, const char *why)
+{
+	static const char fmt[] = "%s: protocol error: %s: %s";
+	struct tern_context *ctx = peer->rdv->ctx;
+	const char *type = bytes >= TERN_HEADER_BYTES
+				   ? tern_message_name(tern_header_type(message))
+				   : "message";
+
+	if (peer->secret || ctx->opts.secret)
+		tern_log(ctx->env, TERN_LOG_WARN, fmt, peer->name, type, why);
+	else
+		tern_log_stranger(ctx->env, fmt, peer->name, type, why);
+}
+
 /* ---- birth ---- */
 
 static void init_lists(struct tern_peer *peer)

@@ -439,12 +439,7 @@ int tern_stream_receive(struct tern_peer *peer, const void *message, size_t byte
 		r = dispatch(peer, &h);
 	}
 	if (r < 0) {
-		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN, "%s: protocol error: %s: %s",
-			peer->name,
-			bytes >= TERN_HEADER_BYTES
-				? tern_message_name(tern_header_type(message))
-				: "message",
-			why);
+		tern_peer_say_wrong(peer, message, bytes, why);
 		return r;
 	}
 	tern_peer_pump(peer);

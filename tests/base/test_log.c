@@ -72,8 +72,7 @@ static void test_what_was_left_out_is_counted(void **state)
 	l.now_ns = 10 * TERN_NS_PER_S;
 	keep_first = true;
 	strangers(&l, 1);
-	assert_string_equal(
-		l.last, "3 more warnings about failed handshakes were left out");
+	assert_string_equal(l.last, "3 more warnings about unknown peers were left out");
 	keep_first = false;
 }
 

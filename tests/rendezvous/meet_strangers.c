@@ -285,11 +285,10 @@ static const struct tern_header decent = {
 	.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
 
 /* Sends the message `h` as the stranger, and checks that B closes the stranger's
- * connection and logs a protocol error. */
-static void check_protocol_error(struct scene *s, const struct tern_header *h)
+ * connection. */
+static void check_ends_session(struct scene *s, const struct tern_header *h)
 {
 	unsigned before = s->down_count;
-	char line[64];
 
 	/* A correct message: B keeps it in a record until the session ends. */
 	say(s, &decent);
@@ -297,9 +296,19 @@ static void check_protocol_error(struct scene *s, const struct tern_header *h)
 	SCENE_PUMP(s, s->link->closed_count);
 	SCENE_PUMP(s, s->down_count > before);
 	assert_int_equal(s->down_status, -EPROTO);
+}
+
+/* The same; B must also log a protocol error. */
+static void check_protocol_error(struct scene *s, const struct tern_header *h)
+{
+	struct log_env *log = &s->meet->ends[B].log;
+	char line[64];
+
+	log->env.strangers.until_ns = 0; /* earlier lines use up no part of the limit */
+	check_ends_session(s, h);
 	snprintf(line, sizeof(line), "protocol error: %s", tern_message_name(h->type));
-	assert_true(log_env_has(&s->meet->ends[B].log, line));
-	s->meet->ends[B].log.count = 0;
+	assert_true(log_env_has(log, line));
+	log->count = 0;
 }
 
 static void test_messages_that_cannot_be_meant_end_their_session_only(
@@ -322,6 +331,26 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 			check_protocol_error(&s, &wrong[i].h);
 		check_undisturbed(&s, i);
 	}
+	scene_fini(&s);
+}
+
+static void test_strangers_that_break_the_protocol_cannot_fill_the_log(
+	const struct instance *instance)
+{
+	static const struct tern_header bad = {.type = TERN_MSG_MISS, .dst = 0x10001};
+	struct log_env *log;
+	struct scene s;
+
+	scene_init(&s, instance);
+	log = &s.meet->ends[B].log;
+	log->env.strangers.until_ns = UINT64_MAX; /* the limit's 10 s do not end */
+	log->env.strangers.left = TERN_LOG_STRANGERS;
+	log->count = 0;
+	for (unsigned i = 0; i < TERN_LOG_STRANGERS + 4; i++) {
+		stranger_comes(&s);
+		check_ends_session(&s, &bad);
+	}
+	assert_int_equal(log->count, TERN_LOG_STRANGERS);
 	scene_fini(&s);
 }
 
@@ -792,6 +821,8 @@ const struct conformance_test meet_strangers[] = {
 	CONFORMANCE(test_who_answers_with_other_bytes_is_refused_in_words, NEEDS_SLEEP),
 	CONFORMANCE(
 		test_messages_that_cannot_be_meant_end_their_session_only, NEEDS_SLEEP),
+	CONFORMANCE(
+		test_strangers_that_break_the_protocol_cannot_fill_the_log, NEEDS_SLEEP),
 	CONFORMANCE(test_only_a_miss_that_is_due_is_believed, NEEDS_SLEEP),
 	CONFORMANCE(test_data_for_a_receive_that_has_left_are_not_believed, NEEDS_SLEEP),
 	CONFORMANCE(test_a_size_that_contradicts_its_status_is_not_believed, NEEDS_SLEEP),
