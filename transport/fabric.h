@@ -64,7 +64,8 @@ enum tern_caps {
 	TERN_CAP_DEVICE = 1 << 4,
 	/* The conn ends only for a reason at one of its ends (a process has ended, a
 	 * close, a protocol error, ...), never because of a network. So a reconnect is
-	 * pointless (shm). */
+	 * pointless (shm). For a fabric of one host whose conns end only with a process.
+	 * Its send() hands a message over at once if the peer has room. */
 	TERN_CAP_BOUND = 1 << 5,
 	/* The fabric does not enforce the bounds, the owner and the withdrawal
 	 * (revocation) of a region: it trusts the peer to respect them (verbs, where a
@@ -299,7 +300,8 @@ struct tern_fabric_ops {
 	 * the source may be reused, which does not mean that the peer has the bytes (its
 	 * answer to a message sent after the put proves that). Errors as send(); an idle
 	 * conn accepts at least four puts of chunk_bytes before -EAGAIN, and one more for
-	 * each completed put. Only with TERN_CAP_PUT.
+	 * each completed put. While the peer takes nothing, put() must return -EAGAIN in
+	 * the end, so that waiting puts are bounded. Only with TERN_CAP_PUT.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,

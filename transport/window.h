@@ -18,8 +18,9 @@ struct tern_window {
 	void *owner;
 	char *base;
 	uint64_t bytes;
-	/* The connections that are receiving a put into this window now: list of struct
-	 * tcp_rx (transport/tcp/tcp.h), by their node `landing`. */
+	/* For a fabric whose puts arrive in pieces; empty otherwise. The connections that
+	 * are receiving a put into this window now: list of struct tcp_rx
+	 * (transport/tcp/tcp.h), by their node `landing`. */
 	struct tern_list landing;
 };
 

@@ -607,8 +607,8 @@ static void send_to_stranger(
 }
 
 /* A turn in which B's sends fill the connection. With the capability BOUND (a lost
- * connection ends the session) the stranger does not read; without it, the stranger
- * reads, but acknowledges nothing. */
+ * connection ends the session) the stranger is not polled, so it reads nothing; without it,
+ * the stranger reads, but acknowledges nothing. */
 static void turn_unread(struct scene *s)
 {
 	meet_turn(s->meet);
