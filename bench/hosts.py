@@ -429,7 +429,7 @@ def read_secret(options):
     except OSError as error:
         raise Refused(str(error)) from None
     if len(secret) < SECRET_LEAST:
-        raise Refused(f"{options.secret_file}: {len(secret)} bytes, at least {SECRET_LEAST}")
+        raise Refused(f"{options.secret_file}: has {len(secret)} bytes, must have {SECRET_LEAST} or more")
     return secret
 
 

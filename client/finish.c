@@ -480,9 +480,9 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 	if (s->counted || !w->uncounted_count ||
 		count_parts(w, json_object_get(message, "parts")) < 0) {
 		worker_fail(w, -EPROTO,
-			"server %u sent a list of applied steps that cannot be right: "
-			"expected it once, in the order of the workers, with no more "
-			"steps of each than the job has",
+			"server %u sent a wrong list of applied steps: expected it once, "
+			"in the order of the workers, with no more steps of each than "
+			"the job has",
 			s->index);
 		return;
 	}

@@ -32,7 +32,7 @@ static uint64_t key_of(const char *what, uint32_t chunk)
 int tern_plan_measure(
 	struct tern_plan *plan, uint64_t element_count, uint32_t server_count)
 {
-	/* Chunks are numbered in 32 bits. */
+	/* The number of chunks must fit into 32 bits. */
 	if (element_count == 0 || server_count == 0 ||
 		element_count / (CHUNK_BYTES_MAX / sizeof(float)) >= UINT32_MAX)
 		return -EINVAL;

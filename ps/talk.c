@@ -172,8 +172,8 @@ static json_t *parse(struct tern_talk *talk, const char *text, uint64_t bytes)
 
 	if (parts > TERN_PS_PARTS_MAX) {
 		snprintf(talk->fault, sizeof(talk->fault),
-			"its message has %llu parts, and the largest job has fewer than "
-			"%u",
+			"its JSON message has %llu members and elements, more than that "
+			"of the largest job (fewer than %u)",
 			(unsigned long long)parts, TERN_PS_PARTS_MAX);
 		return NULL;
 	}

@@ -74,8 +74,8 @@ struct tern_credit_rx {
 	uint32_t granted;  /* credits granted in all (cumulative), as in headers */
 	uint32_t received; /* messages received that used a credit, cumulative */
 	uint32_t held;     /* records that store messages of this peer now */
-	/* Number of records that should be promised to the peer at most: for its unused
-	 * credits, and for messages of it that are stored. */
+	/* Most records that may be promised to the peer: its unused credits and its stored
+	 * messages count. */
 	uint32_t window;
 	uint32_t told; /* value of `granted` in the last header that we sent */
 	/* Value of tern_credit_over() when the window was last enlarged. */

@@ -144,7 +144,7 @@ struct tern_xfer {
 	int result;    /* final status, if it is already decided */
 	uint8_t state; /* enum tern_xfer_state */
 	uint8_t flags; /* enum tern_req_flags */
-	uint8_t rail;  /* send: the next rail to use is this modulo TERN_RAILS_MAX */
+	uint8_t rail;  /* send: the rail to try next, modulo TERN_RAILS_MAX */
 	/* Send: bit sets of the rails that carried its puts, of those that were asked to
 	 * confirm these puts, and of those that have confirmed. */
 	uint16_t rails_used, rails_asked, rails_confirmed;

@@ -317,9 +317,9 @@ static void note_owners(struct tern_server *s, const json_t *message)
 			s, json_array_get(given, k), (uint64_t)generation, s->workers[k]);
 	if (!good)
 		server_fail(s, -EPROTO,
-			"server 0 gave slots to other workers in a message that cannot "
-			"be right: expected a generation from 1 to %u, and for each of "
-			"%u workers a list of slots from 0 to %u",
+			"server 0 sent a wrong list of who has which slots: expected a "
+			"generation from 1 to %u, and for each of %u workers a list of "
+			"slots from 0 to %u",
 			s->job.workers, s->job.workers, s->job.slots - 1);
 	else if (s->leases)
 		sync_owners_changed(s);

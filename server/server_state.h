@@ -47,7 +47,8 @@ struct server_peer {
 	/* If both are false, the peer is a guest or server 0 (tern_server.to_zero). */
 	bool is_worker, is_server;
 	bool said_bye;
-	bool refused;                  /* its further messages are ignored */
+	/* Refused, or sent away to come again: its further messages are ignored. */
+	bool refused;
 	bool done;                     /* async: the worker has taken its last step */
 	bool gone;                     /* down or cut off: no request may be posted */
 	bool freed;                    /* the peer was given to tern_peer_free() */

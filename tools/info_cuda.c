@@ -138,8 +138,8 @@ static void differ_by_transfers(
 	const struct tern_cuda_device *device, bool peermem, json_t *out)
 {
 	if (!device->rdma)
-		info_say(out,
-			"no GPUDirect RDMA: tensors are staged in page-locked memory");
+		info_say(out, "the GPU has no GPUDirect RDMA: its tensors are staged in "
+			      "page-locked memory");
 	else if (!device->dma_buf && !peermem)
 		info_say(out, "neither dma-buf nor nvidia-peermem: tensors are staged in "
 			      "page-locked memory");
@@ -298,7 +298,7 @@ static void print_found(const json_t *cuda)
 	json_t *one;
 	size_t i;
 
-	printf("  %-22s for CUDA %s; this tern was built with %s\n", "driver",
+	printf("  %-22s for CUDA %s; this tern was built with CUDA %s\n", "driver",
 		info_text(cuda, "driver"), info_text(cuda, "toolkit"));
 	printf("  %-22s %s\n", "nvidia-peermem",
 		json_is_true(json_object_get(cuda, "peermem")) ? "loaded" : "not loaded");

@@ -110,7 +110,7 @@ const char *role_why(int status, char *text, size_t bytes)
 		return text;
 	if (size.rlim_cur != RLIM_INFINITY)
 		snprintf(text + n, bytes - n,
-			": files and shared memory may have at most %llu KiB (ulimit -f)",
+			": a file or shared memory may have at most %llu KiB (ulimit -f)",
 			(unsigned long long)size.rlim_cur >> 10);
 	else if (files.rlim_cur < FILES_FEW)
 		snprintf(text + n, bytes - n, ": only %llu files may be open (ulimit -n)",

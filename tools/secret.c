@@ -84,7 +84,7 @@ static int read_text(int fd, const char *what, struct secret *out, struct messag
 	else if (n < BYTES_MIN)
 		r = options_refuse(error,
 			"%.400s: has %zd bytes, must have %d or more that nobody can "
-			"guess: head -c 32 /dev/urandom | base64",
+			"guess; to make some: head -c 32 /dev/urandom | base64",
 			what, n, BYTES_MIN);
 	if (r == 0) {
 		memcpy(out->text, text, (size_t)n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but with the answers
- * of pair.h. The environment variable UCX_TLS chooses the transports. To sleep, the program
+ * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but the receiver
+ * answers as pair.h says. The environment variable UCX_TLS chooses the transports. To sleep, the program
  * waits for an event of the UCP worker. With several threads, each has a worker, and all share
  * the UCP context.
  */

@@ -59,8 +59,8 @@ int main(int argc, char **argv)
 	}
 	must("domain", tern_domain_new(NULL, &domain));
 	must("context", tern_context_new(domain, NULL, &ctx));
-	/* The memory is registered once, here; a program that sends many tensors does not
-	 * register it again. */
+	/* Memory is wrapped once, and is then registered for all transfers: a program that
+	 * sends many tensors does not wrap it again. */
 	must("memory", tern_mem_wrap(domain, x, sizeof(x), &tensor.buf.mem));
 	tensor.buf.bytes = sizeof(x);
 	if (sends) {

@@ -39,7 +39,8 @@ enum tern_log_level {
 	TERN_LOG_WARN = 3,
 	/* Such as: which transfer path was chosen, and why not a faster one. */
 	TERN_LOG_INFO = 4,
-	TERN_LOG_DEBUG = 5, /* changes of a peer's state (enum tern_peer_event) */
+	/* Such as: each change of a peer's state (enum tern_peer_event). */
+	TERN_LOG_DEBUG = 5,
 };
 
 /*

@@ -75,8 +75,8 @@ static void load(int driver)
 	}
 	if (!loaded && !reason[0])
 		snprintf(reason, sizeof(reason),
-			"cuBLAS (libcublas.so.12 or later) for driver %d.%d is not "
-			"installed",
+			"there is no libcublas.so.13 or .12 that suits the driver (CUDA "
+			"%d.%d)",
 			driver / 1000, driver % 1000 / 10);
 }
 

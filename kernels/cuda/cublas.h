@@ -34,9 +34,8 @@ struct tern_cublas_api {
 /*
  * Loads libcublas.so.13 or .12, but no later major version than the driver's, at the
  * first call in this process at which the driver reports its version; later calls return
- * the same result. Thread-safe; the
- * library stays loaded. -ENOSYS: it cannot be loaded; *why is then a line for the user,
- * in static storage.
+ * the same result. Thread-safe. The library is never unloaded. -ENOSYS: it cannot be
+ * loaded; *why is the reason, in static storage.
  */
 int tern_cublas_load(const struct tern_cuda_api *api, const struct tern_cublas_api **out,
 	const char **why);

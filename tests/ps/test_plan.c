@@ -173,8 +173,8 @@ static void test_nothing_to_plan_and_far_too_much_are_refused(void **state)
 	(void)state;
 	assert_int_equal(tern_plan_init(&plan, 0, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, 1, 0), -EINVAL);
-	/* Refused: a chunk has at most 2^18 elements, so there would be 2^32 chunks, and a
-	 * chunk's number has 32 bits. */
+	/* Refused: a chunk has at most 2^18 elements, so there would be 2^32 chunks, and the
+	 * number of chunks must fit into 32 bits. */
 	assert_int_equal(tern_plan_init(&plan, 1ull << 50, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, (1ull << 50) + 1, 1), -EINVAL);
 	assert_int_equal(tern_plan_init(&plan, UINT64_MAX, 1), -EINVAL);

@@ -194,8 +194,9 @@ static void test_a_message_of_too_many_parts_is_not_read(void **state)
 	say_parts(TERN_PS_PARTS_MAX + 1);
 	until_heard(2);
 	assert_null(ends[1].last);
-	assert_string_equal(ends[1].talk.fault, "its message has 65537 parts, and the "
-						"largest job has fewer than 65536");
+	assert_string_equal(ends[1].talk.fault,
+		"its JSON message has 65537 members and elements, more than that of the "
+		"largest job (fewer than 65536)");
 	tern_talk_say(&ends[0].talk, json_pack("{s:s}", "a", ",[{\"[,{"));
 	until_heard(3);
 	assert_non_null(ends[1].last);

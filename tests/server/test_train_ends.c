@@ -426,7 +426,7 @@ static void expect_wait_for_room(struct tern_worker *w)
 		parts[i].req.status = status[i];
 }
 
-/* Checks the lines about waiting while the job's processes join, worker 1 first. */
+/* Only worker 1 has joined: checks what it and server 0 say that they wait for. */
 static void expect_wait_for_others(struct job *j)
 {
 	struct tern_worker *w = j->m[2].worker;
@@ -821,7 +821,7 @@ static void check_server_refuses(const char *decision)
 		&others_find(j.m[0].server, 1)->talk, json_loads(decision, 0, NULL));
 	job_run_out(&j);
 	assert_int_equal(j.m[1].status, -EPROTO);
-	assert_non_null(strstr(j.m[1].text, "server 0 gave slots to other workers"));
+	assert_non_null(strstr(j.m[1].text, "server 0 sent a wrong list of who has"));
 	job_close(&j);
 }
 

@@ -103,7 +103,7 @@ static void test_what_a_device_lacks_is_a_difference(void **state)
 	cuda = info_cuda(with(&opts));
 	assert_string_equal(text(device(cuda, 0), "kernels"), "none");
 	assert_true(differs(device(cuda, 0), "no kernels: its capability is 7.5; 8.0"));
-	assert_true(differs(device(cuda, 0), "no GPUDirect RDMA"));
+	assert_true(differs(device(cuda, 0), "the GPU has no GPUDirect RDMA"));
 	assert_true(differs(device(cuda, 0), "no IPC"));
 	assert_true(differs(device(cuda, 0),
 		"copies in both directions take turns: copy engines: 1"));
@@ -166,7 +166,8 @@ static void test_people_read_the_same(void **state)
 	out = printed(cuda);
 	assert_string_equal(out,
 		"cuda\n"
-		"  driver                 for CUDA 20.1; this tern was built with 13.0\n"
+		"  driver                 for CUDA 20.1; this tern was built with CUDA "
+		"13.0\n"
 		"  nvidia-peermem         not loaded\n"
 		"  device 0               Simulated GPU 0, capability 9.0, "
 		"8 multiprocessors, 1.0 GiB (1.0 GiB free)\n"

@@ -155,8 +155,8 @@ static void test_signals_to_the_supervisor_are_reported(void **state)
 	expect_description(0, "was killed by signal 15 (Terminated)");
 }
 
-/* Returns the status, from waitpid(), of a process that gets the signal `first` and then
- * `second`. */
+/* Returns the status, from waitpid(), of a process that raises the signal `first` and then
+ * `second`. `aborts`: it has called signals_abort_on_second(). */
 static int status_after(bool aborts, int first, int second)
 {
 	pid_t child = fork();

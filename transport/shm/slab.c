@@ -299,8 +299,8 @@ void shm_slab_arrived(struct shm_conn *conn, const struct shm_note *note, int fd
 	tern_list_init(&waiting);
 	tern_list_splice(&waiting, &slab->waiting);
 	if (status) {
-		/* Forget this slab. When the peer sends another region in it, this end
-		 * requests its descriptor again. */
+		/* The peer did not send the slab's descriptor. Forget the slab: when the
+		 * peer sends another region in it, this end requests it again. */
 		slab_free(slab);
 		slab = NULL;
 	} else {

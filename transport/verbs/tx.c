@@ -392,9 +392,9 @@ static void pump_puts(struct verbs_conn *conn)
 	}
 }
 
-/* Decodes a region that the peer has sent, and checks that (offset, bytes) is inside.
- * -ENOTCONN: the region cannot be used, so the conn ends. A guarded region is not checked
- * here, but by its owner when the bytes arrive. */
+/* Decodes a region that the peer has sent, and checks that it permits `access` and contains
+ * (offset, bytes). -ENOTCONN: it does not, so the conn ends. A write into a guarded region
+ * goes as messages: its owner checks it when the bytes arrive. */
 static int take_region(struct verbs_conn *conn, const struct tern_region *wire,
 	uint64_t offset, uint64_t bytes, enum tern_access access,
 	struct verbs_region *region)

@@ -531,8 +531,8 @@ static int find_devices(struct verbs_fabric *fabric, const char **why)
 		       "IP address";
 		return -ENODEV;
 	}
-	/* Find the address that listeners at every address of the machine announce to
-	 * peers. */
+	/* Find the address that peers are told if a listener listens at all addresses of
+	 * the machine. */
 	if (!own_from_gids(fabric))
 		address_by_interfaces(fabric, NULL, &fabric->own);
 	return 0;

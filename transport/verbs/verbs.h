@@ -171,7 +171,7 @@ struct verbs_device {
 	 * retry does not log it again. */
 	int refused_status;
 	uint64_t refused_bytes;
-	bool gpu_refused; /* it was logged that the device cannot access GPU memory */
+	bool gpu_refused; /* the device could not register GPU memory; this was logged */
 	bool gpu_taken;   /* the device has registered GPU memory at least once */
 };
 
@@ -669,7 +669,8 @@ void verbs_lsn_close(struct tern_lsn *base);
 struct verbs_lsn *verbs_lsn_find(struct verbs_port *port, const struct rdma_cm_id *id);
 /* Handles an event of a listener's id, except connection requests. */
 void verbs_lsn_event(struct verbs_lsn *lsn, const struct rdma_cm_event *event);
-/* Listens again at addresses whose device was removed and has returned. */
+/* Called at the port's deadline: tries to listen again at each address whose device was
+ * removed. If the device has not returned, sets the next deadline. */
 void verbs_lsn_expire(struct verbs_port *port, uint64_t now_ns);
 
 /* ---- cm.c ---- */

@@ -29,8 +29,8 @@ class Ended:
 
 
 def die_with_the_parent():
-    """Returns what the program does before it begins: it asks the kernel to kill it if the runner is
-    killed, so that it does not keep the device; if the runner has been killed already, it ends."""
+    """Returns a function that a program calls before it begins. The kernel then kills the program when the
+    runner dies, so that the program does not keep the device. If the runner is dead already, the program ends."""
     runner = os.getpid()
 
     def ask():

@@ -145,7 +145,7 @@ def a_link_that_goes_down_ends_the_job():
         link(True)
         system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
     assert error, "it says nothing"
-    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+    print(f"# the job ended after {seconds:.1f} s: {error.splitlines()[-1]}")
 
 
 def a_device_that_is_removed_ends_the_job():
@@ -155,7 +155,7 @@ def a_device_that_is_removed_ends_the_job():
     finally:
         system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
     assert error, "it says nothing"
-    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+    print(f"# the job ended after {seconds:.1f} s: {error.splitlines()[-1]}")
     # The device that was added as a replacement works.
     job.train(*job.small(*OVER_VERBS, steps=5))
 
@@ -199,7 +199,7 @@ def transfers_end_when_their_device_goes():
     finally:
         system("rdma", "link", "add", "rxe1", "type", "rxe", "netdev", "vb")
     assert error, "it says nothing"
-    print(f"# said after {seconds:.1f} s: {error.splitlines()[-1]}")
+    print(f"# the job ended after {seconds:.1f} s: {error.splitlines()[-1]}")
 
 
 tap.run([

@@ -150,7 +150,8 @@ def main():
               "wire_bytes": options.wire_bytes, "kernel": os.uname().release, "questions": []}
     failures = []
     print(f"perf: tern over {options.fabric} beside perftest: medians of {options.rounds} rounds "
-          "(least..most); a latency is half a round trip, Tern's with 8 B back, perftest's with all\n"
+          "(least..most); a latency is half a round trip (ib_read_lat: the whole read); Tern's answer "
+          "has 8 B, perftest's is as long as the message\n"
           f"{'':<26} {'tern':>8} {'':<18} {'peer':<12} {'':>8} {'':<18} tern/peer", flush=True)
     for question in questions:
         try:

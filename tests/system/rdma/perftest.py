@@ -19,7 +19,7 @@ class Failed(Exception):
 
 
 def gid_index(device):
-    """Which of the device's GIDs is its IPv4 address; the others are link-local."""
+    """Returns the index of the GID that contains the device's IPv4 address; the other GIDs are link-local."""
     port = Path(f"/sys/class/infiniband/{device}/ports/1")
     for gid in sorted((port / "gids").iterdir(), key=lambda p: int(p.name)):
         if gid.read_text().startswith("0000:0000:0000:0000:0000:ffff:"):

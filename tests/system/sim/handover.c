@@ -52,7 +52,8 @@ struct script {
 	unsigned phase;
 	struct tern_sim_event alarm; /* wakes the script at the time of its next phase */
 	struct member *a, *b;
-	unsigned late; /* the server that learns late */
+	/* late_begin(): the server that learns late that the job has begun. */
+	unsigned late;
 };
 
 static uint64_t now(const struct script *s)

@@ -148,7 +148,9 @@ static void fire(struct tern_timer *timer)
 	if (!work || u->member->ctx->ending || (u->member->hangs && !u->revoked))
 		return;
 	go_on(u);
-	/* If `work` was ended, begin() was perhaps called for the next slot. */
+	/* Set the timer only if the user still holds this slot. If go_on() has ended it,
+	 * on_begin() may have begun the next one (perhaps in the same struct tern_work), and
+	 * then it has set the timer. */
 	if (u->work && u->work == work && !u->timer.place)
 		wait_for(u, below(u, PAUSE_NS));
 }

@@ -222,8 +222,9 @@ static void test_a_consumer_that_keeps_up_is_served_from_the_first_pages(void **
 	pair_fini(&pair);
 }
 
-/* The receiver stops reading at some point of a lap (passage through the ring). The sender
- * must still find some space, and its laps become longer. */
+/* The receiver stops reading, at any point. The sender must still have room for
+ * SHM_LAP_MIN / 8 bytes. When that is full, it must double its lap: the number of bytes that
+ * it writes before it returns to the start of the ring. */
 static void test_some_room_is_left_wherever_the_consumer_stops(void **state)
 {
 	(void)state;

@@ -54,7 +54,8 @@ static void scene_stop(struct scene *s)
 	world_stop(&s->w);
 }
 
-/* Frees entries of the world: forgets all closed conns except the correct one. */
+/* Forgets the hostile conns, which are closed, so that the world has room for the next one.
+ * Entry 0, the correct conn, stays. */
 static void scene_forget(struct scene *s)
 {
 	assert_int_equal(s->w.server.seen[0].closed_count, 0);
@@ -122,8 +123,8 @@ static void test_random_bytes_cut_only_their_own_conn(void **state)
 
 		for (size_t j = 0; j < bytes; j++)
 			data[j] = (uint8_t)tern_rng_next(&rng);
-		/* Two of three frames begin with the right magic number, so that later
-		 * checks are reached. */
+		/* In two of three frames the magic number, the kind and the zero byte are
+		 * right, so that later checks are reached. */
 		if (i % 3) {
 			tern_put_le16(data, TCP_MAGIC);
 			data[2] = (uint8_t)(1 + i % 2);
