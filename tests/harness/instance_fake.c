@@ -83,8 +83,8 @@ static const char *guard(void)
 	return open_machine(&opts);
 }
 
-/* Of these instances only "fake" uses huge pages: the kernel takes longer to collect the pages
- * of each port's receive buffers than most tests run. */
+/* The instance "fake" uses huge pages, and the other three below do not: the kernel takes
+ * longer to collect the huge pages for a port's receive buffers than most tests run. */
 #define FAKE(symbol, text, ...)                                                          \
 	INSTANCE(fake_##symbol) = {                                                      \
 		.name = text,                                                            \

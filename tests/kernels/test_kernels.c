@@ -592,9 +592,9 @@ static void test_nan_stays_nan_when_its_payload_is_cut_off(void **state)
 		}
 }
 
-/* One third of the tested bit patterns are near the subnormals of f16 (2^-30 to 2^-13).
- * Another third, 2^-31 to 2, have few significant bits, so that many of them are exactly
- * half way between two f16 values. */
+/* The test converts three kinds of bit patterns, equally many of each: values near the
+ * subnormals of f16 (2^-30 to 2^-13); values from 2^-31 to 2 with few significant bits, of
+ * which many are exactly half way between two f16 values; and any others. */
 static void test_f32_to_f16_agrees_with_the_slow_way(void **state)
 {
 	enum { COUNT = 200000 };

@@ -35,8 +35,9 @@ bool scenario_async(uint64_t seed, bool verbose, uint64_t *hash);
  * none crashes. */
 bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
 
-/* One worker hangs, in some seeds beside server 0, and the others or a server are asked to
- * end: the others must save the parameters. */
+/* A training job in which worker 0 hangs, in some seeds together with server 0. Then the
+ * other workers, or the last server, are asked to end: a worker that does not hang must save
+ * the parameters. */
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Workers are lost before the training steps begin, and others take their places: the
