@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The peer UCX: tagged messages of UCP, as in ucx_perftest's tag tests, but the receiver
- * answers as pair.h says. The environment variable UCX_TLS chooses the transports. To sleep, the program
- * waits for an event of the UCP worker. With several threads, each has a worker, and all share
- * the UCP context.
+ * answers as pair.h says. The environment variable UCX_TLS chooses the transports. To
+ * sleep, the program waits for an event of the UCP worker. With several threads, each has
+ * a worker, and all share the UCP context.
  */
 #include <stdlib.h>
 
