@@ -6,6 +6,7 @@
 #ifndef TERN_BASE_CLOCK_H
 #define TERN_BASE_CLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <tern/types.h>
@@ -62,5 +63,9 @@ static inline uint64_t tern_clock_ticks(void)
 	return tern_clock_ns();
 }
 #endif
+
+/* True if the kernel keeps its own time by the counter that tern_clock_ticks() reads, and so
+ * takes it to run at one speed, and alike on all cores. */
+bool tern_clock_ticks_are_steady(void);
 
 #endif

@@ -146,7 +146,7 @@ static void measure(const struct ask_ops *ops, int fd, unsigned count)
 		trip(ops, 0);
 		took_ns[i] = bench_now_ns() - start_ns;
 	}
-	r.trip_ns = bench_percentile_ns(took_ns, TRIPS, 0.5);
+	r.trip_ns = bench_percentile(took_ns, TRIPS, 0.5);
 	stay_idle(ops, fd, &r);
 	print(&r);
 }

@@ -89,12 +89,12 @@ static void measure(
 	n = run_trips(ops, rounds, took_ns);
 	after = count_bytes(fd);
 	printf("{\"point\": \"%s\", \"p50_us\": %.3f, \"beside_gb_per_s\": %.3f", point,
-		(double)bench_percentile_ns(took_ns, n, 0.5) / 1e3,
+		(double)bench_percentile(took_ns, n, 0.5) / 1e3,
 		(double)(after.bytes - before.bytes) /
 			(double)(after.at_ns - before.at_ns));
 	if (n >= TAIL_LEAST)
 		printf(", \"p99_us\": %.3f",
-			(double)bench_percentile_ns(took_ns, n, 0.99) / 1e3);
+			(double)bench_percentile(took_ns, n, 0.99) / 1e3);
 	printf("}\n");
 	fflush(stdout);
 	free(took_ns);

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "bench/pair.h"
 
 #define HUGE_BYTES (2u << 20)
@@ -35,22 +35,14 @@ void pair_must(const char *what, int status, const char *text)
 		pair_die("%s: %s (%d)", what, text, status);
 }
 
-static uint64_t read_clock_ns(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t bench_now_ns(void)
 {
-	return read_clock_ns(CLOCK_MONOTONIC);
+	return tern_clock_ns();
 }
 
 uint64_t bench_cpu_ns(void)
 {
-	return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+	return tern_clock_cpu_ns();
 }
 
 bool bench_pin(unsigned n)
@@ -108,7 +100,7 @@ static int by_value(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-uint64_t bench_percentile_ns(uint64_t *values, uint64_t count, double share)
+uint64_t bench_percentile(uint64_t *values, uint64_t count, double share)
 {
 	uint64_t rank = (uint64_t)((double)count * share + 0.999999);
 

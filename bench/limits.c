@@ -54,7 +54,7 @@ static double gb_per_s(void (*pass)(size_t), size_t bytes, unsigned transfers)
 			took_ns[i] = bench_now_ns() - start_ns;
 	}
 	return (double)(bytes * repeats * transfers) /
-	       (double)bench_percentile_ns(took_ns, PASSES, 0.5);
+	       (double)bench_percentile(took_ns, PASSES, 0.5);
 }
 
 int main(void)

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "bench/ends.h"
 #include "bench/two.h"
 
@@ -61,13 +62,15 @@ struct pair_slot {
 };
 
 struct span {
-	uint64_t start_ns, end_ns;
+	uint64_t start, end;
 };
 
 struct timing {
-	struct span time, cpu; /* `cpu`: processor time of the process */
-	struct span other_cpu; /* at the sender: `cpu` of the receiver */
-	uint64_t *trips_ns;
+	struct span time, cpu;   /* in ns; `cpu`: processor time of the process */
+	struct span other_cpu;   /* at the sender: `cpu` of the receiver */
+	struct span ticks;       /* `time` in ticks of the processor */
+	bool in_ticks;           /* trip_clock() counts ticks, and not ns */
+	uint64_t *trips;         /* by trip_clock() */
 	pthread_barrier_t *gate; /* the gate of struct run */
 };
 
@@ -200,30 +203,46 @@ static void wait_at(pthread_barrier_t *gate)
 		pthread_barrier_wait(gate);
 }
 
+/* The time from which, and to which, a round trip counts, in ticks of the processor or in ns.
+ * tools/bench_end.c, which says why, does the same. */
+static uint64_t trip_clock(const struct timing *t)
+{
+	return t->in_ticks ? tern_clock_ticks() : bench_now_ns();
+}
+
+/* Returns how many us a unit of trip_clock() takes, found over the whole measurement. */
+static double trip_unit_us(const struct timing *t)
+{
+	return t->in_ticks ? (double)(t->time.end - t->time.start) / 1e3 /
+				     (double)(t->ticks.end - t->ticks.start)
+			   : 1e-3;
+}
+
 static void count_message(const struct pair *p, struct timing *t, uint64_t n)
 {
 	if (n + 1 == p->warmup) {
 		wait_at(t->gate);
-		t->time.start_ns = bench_now_ns();
-		t->cpu.start_ns = bench_cpu_ns();
+		t->time.start = bench_now_ns();
+		t->ticks.start = tern_clock_ticks();
+		t->cpu.start = bench_cpu_ns();
 	}
 	if (n + 1 == p->total) {
-		t->time.end_ns = bench_now_ns();
-		t->cpu.end_ns = bench_cpu_ns();
+		t->time.end = bench_now_ns();
+		t->ticks.end = tern_clock_ticks();
+		t->cpu.end = bench_cpu_ns();
 	}
 }
 
 static void finish_message(const struct pair_ops *ops, struct pair *p, struct timing *t,
-	const uint64_t *posted_ns, uint64_t n)
+	const uint64_t *posted, uint64_t n)
 {
 	unsigned per = per_round(p);
 
 	ops->await(p, n);
 	if ((p->reply_each || (p->in_steps && (n + 1) % per == 0)) && n >= p->warmup) {
-		uint64_t now_ns = bench_now_ns(); /* before the slow divisions */
+		uint64_t now = trip_clock(t); /* before the slow divisions */
 
-		t->trips_ns[(n - p->warmup) / per] =
-			now_ns - posted_ns[pair_slot(p, n + 1 - per)];
+		t->trips[(n - p->warmup) / per] = now - posted[pair_slot(p, n + 1 - per)];
 	}
 	if (p->both_ways)
 		check(p, "answer", pair_reply(p, n), n, reply_number(p, n));
@@ -244,16 +263,16 @@ static void wait_until(const struct pair *p, uint64_t at_ns)
 	}
 }
 
-/* Returns the time from which the round trip of message n counts. With `every_ns` that is the time
- * at which message n is due; waits until then. It is the same if the answers before came too late
- * to send message n in time: a client that waits for slow answers would otherwise leave out what
- * its users wait for (coordinated omission). */
+/* Returns the time, by trip_clock(), from which the round trip of message n counts. With `every_ns`
+ * that is the time at which message n is due; waits until then. It is the same if the answers before
+ * came too late to send message n in time: a client that waits for slow answers would otherwise
+ * leave out what its users wait for (coordinated omission). */
 static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t n)
 {
-	uint64_t due_ns = t->time.start_ns + (n - p->warmup) * p->every_ns;
+	uint64_t due_ns = t->time.start + (n - p->warmup) * p->every_ns;
 
 	if (!p->every_ns || n < p->warmup)
-		return bench_now_ns();
+		return trip_clock(t);
 	wait_until(p, due_ns);
 	return due_ns;
 }
@@ -262,23 +281,23 @@ static uint64_t start_of(const struct pair *p, const struct timing *t, uint64_t 
  * that none of its messages is in flight. */
 static void send_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
 {
-	uint64_t *posted_ns = calloc(p->inflight, sizeof(*posted_ns));
+	uint64_t *posted = calloc(p->inflight, sizeof(*posted));
 	uint64_t done = 0;
 
 	for (uint64_t n = 0; n < p->total; n++) {
 		while (n - done == p->inflight || (n == p->warmup && done < n))
-			finish_message(ops, p, t, posted_ns, done++);
+			finish_message(ops, p, t, posted, done++);
 		while (p->in_steps && n % p->inflight == 0 && done < n)
-			finish_message(ops, p, t, posted_ns, done++);
+			finish_message(ops, p, t, posted, done++);
 		if (p->rewrite && n >= p->inflight)
 			bench_fill(pair_tensor(p, n), pair_bytes(p, n),
 				message_number(p, n));
-		posted_ns[pair_slot(p, n)] = start_of(p, t, n);
+		posted[pair_slot(p, n)] = start_of(p, t, n);
 		ops->post(p, n);
 	}
 	while (done < p->total)
-		finish_message(ops, p, t, posted_ns, done++);
-	free(posted_ns);
+		finish_message(ops, p, t, posted, done++);
+	free(posted);
 }
 
 static void receive_all(const struct pair_ops *ops, struct pair *p, struct timing *t)
@@ -301,7 +320,7 @@ static uint64_t rounds_of(const struct pair *p)
 
 static double seconds_of(struct span span)
 {
-	return (double)(span.end_ns - span.start_ns) / 1e9;
+	return (double)(span.end - span.start) / 1e9;
 }
 
 static void print(const struct pair_ops *ops, const struct plan *plan,
@@ -311,6 +330,7 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 	double messages = (double)(rounds * per_round(p)), seconds = seconds_of(t->time);
 	double gb = (double)p->size * (double)rounds * (p->both_ways ? 2 : 1) / 1e9;
 	double cpu_s = seconds_of(t->cpu) + seconds_of(t->other_cpu);
+	double unit_us = trip_unit_us(t);
 
 	printf("{\"bench\": \"%s\", \"peer\": \"%s\", \"variant\": \"%s\", \"version\": "
 	       "\"%s\", \"wait\": \"%s\", \"size\": %zu, \"inflight\": %u, \"rounds\": "
@@ -325,9 +345,9 @@ static void print(const struct pair_ops *ops, const struct plan *plan,
 			(unsigned long long)(1000000000u / p->every_ns));
 	if (p->reply_each || p->in_steps)
 		printf(", \"p50_us\": %.3f, \"p99_us\": %.3f, \"p999_us\": %.3f",
-			(double)bench_percentile_ns(t->trips_ns, rounds, 0.5) / 1e3,
-			(double)bench_percentile_ns(t->trips_ns, rounds, 0.99) / 1e3,
-			(double)bench_percentile_ns(t->trips_ns, rounds, 0.999) / 1e3);
+			(double)bench_percentile(t->trips, rounds, 0.5) * unit_us,
+			(double)bench_percentile(t->trips, rounds, 0.99) * unit_us,
+			(double)bench_percentile(t->trips, rounds, 0.999) * unit_us);
 	printf(", \"gb_per_s\": %.6f, \"msgs_per_s\": %.1f, \"cpu_s_per_gb\": %.6f, "
 	       "\"cpu_per_message_us\": %.4f}\n",
 		gb / seconds, messages / seconds, cpu_s / gb, cpu_s * 1e6 / messages);
@@ -376,8 +396,9 @@ static void run_size(const struct run *run, struct pair *p, unsigned i, struct t
 
 	set_size(&run->plan, p, i);
 	t->gate = run->gate;
-	t->trips_ns = calloc(rounds_of(p), sizeof(uint64_t));
-	if (!t->trips_ns)
+	t->in_ticks = !p->every_ns && tern_clock_ticks_are_steady();
+	t->trips = calloc(rounds_of(p), sizeof(uint64_t));
+	if (!t->trips)
 		pair_die("no memory for %llu rounds", (unsigned long long)rounds_of(p));
 	fill_first(p);
 	if (ops->begin)
@@ -410,7 +431,7 @@ static void run_sizes(const struct run *run, struct pair *p, struct timing *timi
 			continue;
 		if (p->sender)
 			print(run->ops, plan, p, &timings[i]);
-		free(timings[i].trips_ns);
+		free(timings[i].trips);
 	}
 }
 
@@ -448,8 +469,8 @@ static void *run_thread(void *arg)
 
 static struct span joined(struct span a, struct span b)
 {
-	return (struct span){a.start_ns < b.start_ns ? a.start_ns : b.start_ns,
-		a.end_ns > b.end_ns ? a.end_ns : b.end_ns};
+	return (struct span){
+		a.start < b.start ? a.start : b.start, a.end > b.end ? a.end : b.end};
 }
 
 /* Prints the figures of the i-th size, of all threads together: what they have sent, over the
@@ -461,20 +482,21 @@ static void print_all(
 	struct timing all = threads[0].timings[i];
 
 	set_size(&run->plan, p, i);
-	all.trips_ns = calloc(count * rounds_of(p), sizeof(uint64_t));
-	if (!all.trips_ns)
+	all.trips = calloc(count * rounds_of(p), sizeof(uint64_t));
+	if (!all.trips)
 		pair_die("no memory for the figures of %u threads", count);
 	for (unsigned k = 0; k < count; k++) {
 		const struct timing *t = &threads[k].timings[i];
 
 		all.time = joined(all.time, t->time);
+		all.ticks = joined(all.ticks, t->ticks);
 		all.cpu = joined(all.cpu, t->cpu);
 		all.other_cpu = joined(all.other_cpu, t->other_cpu);
-		memcpy(all.trips_ns + k * rounds_of(p), t->trips_ns,
+		memcpy(all.trips + k * rounds_of(p), t->trips,
 			rounds_of(p) * sizeof(uint64_t));
 	}
 	print(run->ops, &run->plan, p, &all);
-	free(all.trips_ns);
+	free(all.trips);
 }
 
 /* The processes end right after this, so no thread closes its connection. */

@@ -174,7 +174,7 @@ void *bench_memory(size_t bytes, bool shared);
  * page. `bytes` is a multiple of 2 MiB. */
 void *bench_map(int fd, size_t bytes);
 /* Returns a percentile (`share` from 0 to 1) by nearest rank. Sorts the values. */
-uint64_t bench_percentile_ns(uint64_t *values, uint64_t count, double share);
+uint64_t bench_percentile(uint64_t *values, uint64_t count, double share);
 /* Parses a list such as "64,4K,1M" into out[] and returns how many numbers it has; exits
  * with an error if the list is wrong or has more than `most`. */
 unsigned bench_sizes(const char *text, uint64_t *out, unsigned most);

@@ -47,7 +47,7 @@ static double time_malloc_ns(size_t size, uint64_t rounds)
 	}
 	for (unsigned i = 0; i < WINDOW; i++)
 		free(out[i]);
-	return (double)bench_percentile_ns(took_ns, count, 0.5) / (double)batch;
+	return (double)bench_percentile(took_ns, count, 0.5) / (double)batch;
 }
 
 int main(int argc, char **argv)

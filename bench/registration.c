@@ -74,11 +74,11 @@ static void both(struct link *link)
 	run(link, &pool, rounds, trips_ns);
 	if (link->sender)
 		printf("{\"point\": \"from the pool\", \"p50_us\": %.3f}\n",
-			(double)bench_percentile_ns(trips_ns, rounds, 0.5) / 1e3);
+			(double)bench_percentile(trips_ns, rounds, 0.5) / 1e3);
 	run(link, &wrapped, 2 * rounds, trips_ns);
 	if (link->sender)
 		printf("{\"point\": \"wrapped each time\", \"p50_us\": %.3f}\n",
-			(double)bench_percentile_ns(trips_ns, rounds, 0.5) / 1e3);
+			(double)bench_percentile(trips_ns, rounds, 0.5) / 1e3);
 	free(trips_ns);
 }
 

@@ -26,8 +26,8 @@ struct bench_slot {
 	/* receiver: a message has arrived, and is answered when the slot's previous
 	 * answer is complete */
 	bool reply_due;
-	uint64_t n; /* number of the message that uses this slot now */
-	uint64_t start_ns;
+	uint64_t n;     /* number of the message that uses this slot now */
+	uint64_t start; /* of its round trip, by trip_clock() */
 };
 
 int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
@@ -85,6 +85,22 @@ static bool answered(const struct bench_end *e, uint64_t n)
 	return e->config->reply_each || n == e->config->warmup - 1 || n == e->total - 1;
 }
 
+/* The time from which, and to which, a round trip counts: with e->ticks in ticks of the
+ * processor, whose counter takes less than half the time of the system's clock, else in ns.
+ * The shortest round trips take 200 ns, and two readings of the clock 60. */
+static uint64_t trip_clock(const struct bench_end *e)
+{
+	return e->ticks ? tern_clock_ticks() : tern_clock_ns();
+}
+
+/* How many ns a unit of trip_clock() takes, found over the whole measurement. */
+static double trip_unit_ns(const struct bench_end *e)
+{
+	return e->ticks ? (double)(e->end_ns - e->start_ns) /
+				  (double)(e->end_ticks - e->start_ticks)
+			: 1;
+}
+
 static uint64_t registrations(const struct bench_end *e)
 {
 	struct tern_domain_stats stats;
@@ -102,11 +118,13 @@ static void count_message(struct bench_end *e)
 	e->done_count++;
 	if (e->done_count == e->config->warmup) {
 		e->start_ns = tern_clock_ns();
+		e->start_ticks = tern_clock_ticks();
 		e->start_cpu_ns = tern_clock_cpu_ns();
 		e->start_registrations = registrations(e);
 	}
 	if (e->done_count == e->total) {
 		e->end_ns = tern_clock_ns();
+		e->end_ticks = tern_clock_ticks();
 		e->usage.cpu_ns = tern_clock_cpu_ns() - e->start_cpu_ns;
 		e->usage.registrations = registrations(e) - e->start_registrations;
 	}
@@ -169,7 +187,7 @@ static void start_message(struct bench_slot *s)
 	if (e->config->rewrite && s->n >= e->config->inflight)
 		fill(&s->data, s->n);
 	if (e->config->reply_each)
-		s->start_ns = due_ns(e, s->n) ? due_ns(e, s->n) : tern_clock_ns();
+		s->start = due_ns(e, s->n) ? due_ns(e, s->n) : trip_clock(e);
 	if (answered(e, s->n) && post(s, false, true, s->n))
 		return;
 	post(s, true, false, s->n);
@@ -191,7 +209,7 @@ static void sender_done(struct bench_slot *s, bool reply)
 	struct bench_end *e = s->end;
 
 	if (reply && e->config->reply_each && s->n >= e->config->warmup)
-		e->trips_ns[s->n - e->config->warmup] = tern_clock_ns() - s->start_ns;
+		e->trips[s->n - e->config->warmup] = trip_clock(e) - s->start;
 	/* A message is complete when its buffer may be reused and, if it is answered, the
 	 * answer has arrived. */
 	if (!s->data_busy && !s->reply_busy)
@@ -436,8 +454,10 @@ int bench_end_prepare(struct bench_end *e)
 		(1u << 20);
 	e->total = e->config->warmup + e->config->rounds;
 	if (e->sender && e->config->reply_each) {
-		e->trips_ns = calloc(e->config->rounds, sizeof(*e->trips_ns));
-		if (!e->trips_ns)
+		/* A set time of a start is one of the clock. */
+		e->ticks = !e->config->every_ns && tern_clock_ticks_are_steady();
+		e->trips = calloc(e->config->rounds, sizeof(*e->trips));
+		if (!e->trips)
 			return bench_end_fail(e, -ENOMEM, "no memory for %llu rounds",
 				(unsigned long long)e->config->rounds);
 	}
@@ -465,7 +485,7 @@ void bench_end_close(struct bench_end *e)
 	tern_pool_free(e->pool);
 	tern_domain_free(e->domain);
 	free(e->slots);
-	free(e->trips_ns);
+	free(e->trips);
 }
 
 int bench_end_say_goodbye(struct bench_end *e)
@@ -569,13 +589,14 @@ static int by_value(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Returns a percentile by nearest rank: the smallest value such that at least `share` (0
- * to 1) of all `n` values are not larger. */
-static uint64_t percentile(const uint64_t *sorted, uint64_t n, double share)
+/* Returns a percentile of the round trips, which are sorted, by nearest rank: the smallest
+ * such that at least `share` (0 to 1) of all are not longer. */
+static uint64_t percentile_ns(const struct bench_end *e, double share)
 {
-	uint64_t rank = (uint64_t)((double)n * share + 0.999999);
+	uint64_t n = e->config->rounds, rank = (uint64_t)((double)n * share + 0.999999);
+	uint64_t trip = e->trips[rank ? TERN_MIN(rank, n) - 1 : 0];
 
-	return sorted[rank ? TERN_MIN(rank, n) - 1 : 0];
+	return (uint64_t)((double)trip * trip_unit_ns(e) + 0.5);
 }
 
 void bench_end_summarise(const struct bench_end *e, const struct bench_usage *other,
@@ -586,10 +607,10 @@ void bench_end_summarise(const struct bench_end *e, const struct bench_usage *ot
 	result->elapsed_ns = e->end_ns - e->start_ns;
 	result->cpu_ns = e->usage.cpu_ns + other->cpu_ns;
 	result->registrations = e->usage.registrations + other->registrations;
-	if (!e->trips_ns)
+	if (!e->trips)
 		return;
-	qsort(e->trips_ns, n, sizeof(*e->trips_ns), by_value);
-	result->p50_ns = percentile(e->trips_ns, n, 0.5);
-	result->p99_ns = percentile(e->trips_ns, n, 0.99);
-	result->p999_ns = percentile(e->trips_ns, n, 0.999);
+	qsort(e->trips, n, sizeof(*e->trips), by_value);
+	result->p50_ns = percentile_ns(e, 0.5);
+	result->p99_ns = percentile_ns(e, 0.99);
+	result->p999_ns = percentile_ns(e, 0.999);
 }

@@ -42,9 +42,11 @@ struct bench_end {
 	struct bench_slot *slots;
 	uint64_t next;       /* sender: number of the next message to send */
 	uint64_t done_count; /* messages that are complete at this end */
-	/* sender, with reply_each: round trip of each measured message */
-	uint64_t *trips_ns;
-	uint64_t start_ns, end_ns;
+	/* sender, with reply_each: round trip of each measured message, by trip_clock() of
+	 * bench_end.c */
+	uint64_t *trips;
+	bool ticks; /* trip_clock() counts ticks, and not ns */
+	uint64_t start_ns, end_ns, start_ticks, end_ticks;
 	uint64_t start_cpu_ns, start_registrations;
 	struct bench_usage usage;
 };
