@@ -93,7 +93,7 @@ def parse():
                    help="go on with a run that was stopped, of the same commit, machine, options")
     p.add_argument("--pool", type=Path, nargs="+", metavar="RESULTS",
                    help="measure nothing; pool the rounds of several sittings into one report")
-    p.add_argument("--rounds", type=int, help="default: 8, quick: 2; an even number, because each "
+    p.add_argument("--rounds", type=int, help="default: 6, quick: 2; an even number, because each "
                    "second round runs the order of the first backwards")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
                    "or build-bench/quick or pooled")
@@ -121,7 +121,7 @@ def parse():
         p.error("--out: not with --check, which writes no report")
     if options.pool and (options.questions or options.check or options.resume):
         p.error("--pool: measures nothing, so it takes no questions, no --check and no --resume")
-    options.rounds = options.rounds or (2 if options.quick else 8)
+    options.rounds = options.rounds or (2 if options.quick else 6)
     options.named = bool(options.questions)
     options.questions = options.questions or [
         q for q in QUESTIONS if (options.full or q not in SCENARIOS) and

@@ -158,18 +158,17 @@ def shm_asleep():
 
 
 def verbs():
-    """ib_write_bw's sender polls and its receiver does nothing, so Tern asleep is not in the same
-    mode: its rows are no goals."""
+    """Rows without a goal: Soft-RoCE in an emulated machine says little about real cards. ib_write_bw's
+    sender polls and its receiver does nothing, so Tern asleep is not even in the same mode."""
     rows = [Goal("verbs on rxe, 8 B there and 8 B back, half a round trip", "verbs", "tern.verbs",
                  "latency, 8 B", "value", "ib_send_lat at our size on the wire", ["ib_send_lat"],
-                 "<=", 1.15, unit="us")]
+                 unit="us")]
     for size in (64 * K, M):
-        for wait, sense, limit, note in (("poll", ">=", 0.95, ""),
-                                         ("sleep", "", None, " (not the same mode)")):
+        for wait, note in (("poll", ""), ("sleep", " (not the same mode)")):
             rows.append(Goal(
                 f"verbs on rxe, {figures.size_text(size)}, 16 in flight, {wait}{note}", "verbs",
                 "tern.verbs", f"{size >> 10} KiB x 16, {wait}", "value", "ib_write_bw",
-                ["ib_write_bw"], sense, limit, smaller=False, unit="MB/s"))
+                ["ib_write_bw"], smaller=False, unit="MB/s"))
     return rows
 
 

@@ -40,14 +40,31 @@ def interval_text(found, value=None):
 
 # ---- goals ----
 
-def goal_line(row, results):
+def entry_of(row, results):
+    """The entry of a row's peer in results.json."""
+    question = row.goal.peer_question or row.goal.question
+    return results["questions"][question]["contenders"][row.peer]
+
+
+def build_text(entry, results):
+    """The version of a peer's library and how it was built; "" if that is not known, or if it is only the
+    kernel's version."""
+    library = entry["title"].split(",")[0]
+    told = [entry.get("version", "-"), results["machine"].get(f"build of {library}", "-")]
+    return ", ".join(text for text in told if text not in ("-", results["machine"]["kernel"]))
+
+
+def goal_line(row, results, full=False):
+    """The cells of a row; with `full` the peer's version and build are in it."""
     goal = row.goal
     if row.ratio is None:
         return [goal.what, goal.against, "-", "-", "-", limit_text(goal), f"**{row.why}**"]
     ours, theirs = f"{number_text(row.ours)} {goal.unit}".strip(), "-"
     if row.theirs is not None:
-        question = results["questions"][goal.peer_question or goal.question]
-        notes = [question["contenders"][row.peer]["title"]] if is_of_several(goal) else []
+        entry = entry_of(row, results)
+        build = build_text(entry, results) if full else ""
+        notes = [f"{entry['title']}: {build}" if build else entry["title"]] \
+            if build or is_of_several(goal) else []
         notes += [f"not measured: {', '.join(row.without)}"] if row.without else []
         theirs = " ".join([number_text(row.theirs), goal.unit,
                            *([f"({'; '.join(notes)})"] if notes else [])]).strip()
@@ -383,15 +400,15 @@ README_ROWS = (("tcp, 4 KiB, both asleep, round trip", "gRPC byte buffers, sleep
 def readme_table(results):
     rows = goals.rows(results)
     by_goal = {(row.goal.what, row.goal.against): row for row in rows}
-    lines = [goal_line(by_goal[key], results) for key in README_ROWS]
+    lines = [goal_line(by_goal[key], results, full=True) for key in README_ROWS]
     counts = goals.counted(rows).values()
     met, missed, undecided = (sum(found[name] for found in counts)
                               for name in ("met", "missed", "undecided"))
     machine_ = results["machine"]
     page = "docs/benchmarks/README.md"
     return (f"Measured {results['date']} on {machine_['cores']} cores of {machine_['processor']}, "
-            f"kernel {machine_['kernel']}, by `./run bench`: {met} goals are met, {missed} missed, "
-            f"{undecided} undecided. [docs/benchmarks]({page}) has all of them, by opponent, how they "
+            f"kernel {machine_['kernel']}, at commit {machine_['tern']}, by `./run bench`: {met} goals "
+            f"are met, {missed} missed, {undecided} undecided. [docs/benchmarks]({page}) has all of them, by opponent, how they "
             f"were measured, and [where Tern loses]({page}#{LOSES.lower().replace(' ', '-')}). "
             f"{RATIOS}\n\n" + table(HEAD, lines))
 
