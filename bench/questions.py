@@ -459,8 +459,9 @@ def parameter_server(plan):
         "`in place` does and `with copies` does not. gRPC sends a tensor as one message, and sums "
         "when it is there; with chunks, it sums and answers them one by one. What is slow is asked "
         "for 100 MB on one server by at most two workers; the limit in place, and gRPC with malloc "
-        "as it comes, by one. Where there is no server (gloo), "
-        "workers sum among themselves; TensorFlow applies gradients one by one.",
+        "as it comes, by one. Where there is no server (gloo), workers sum among themselves, so two of "
+        "them move half as many bytes. TensorFlow applies gradients one by one, and has a coordinator, a "
+        "process more.",
         [*ps_cases(plan, cases), who.PS_LITE], [("ms_per_round", "ms", "smaller")],
         axis="shape, workers, servers")
 
