@@ -15,6 +15,7 @@ TOP = Path(__file__).resolve().parents[1]
 BUILD = TOP / "build-bench"
 PEERS = BUILD / "peers"
 VENV = BUILD / "venv"
+TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
@@ -112,8 +113,8 @@ def tensorflow(say):
     """Installs TensorFlow if it is missing. Returns why that failed; "" if it is there."""
     if has_tensorflow():
         return ""
-    say("  installing: tensorflow-cpu from PyPI, into build-bench/venv")
-    return in_venv("-m", "pip", "install", "-q", "tensorflow-cpu")
+    say(f"  installing: {TENSORFLOW_WHEEL} from PyPI, into build-bench/venv")
+    return in_venv("-m", "pip", "install", "-q", TENSORFLOW_WHEEL)
 
 
 def ucx_release(say):
