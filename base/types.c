@@ -76,7 +76,7 @@ const char *tern_status_text(int status)
 	case -EPROTO:
 		return "the peer violated the Tern protocol";
 	case -EACCES:
-		return "refused (cluster secret or permission)";
+		return "refused: another secret, or no permission";
 	case -EMSGSIZE:
 		return "the receiver's buffer is too small";
 	case -EEXIST:

@@ -11,7 +11,9 @@
     --quick              fewer sizes
     --out DIRECTORY      where results.json goes (default: build-bench/hosts)
     --tern PROGRAM       the program (default: build/tern)
-    --no-install         take the peers that are there
+    --no-install         take the peers that are there: for a host without internet
+    --release-grpc       also build a release build of gRPC, which takes half an hour or more and is
+                         kept; without this, it is measured if both hosts have it
 
 Both hosts need the same commit. Every contender that both have is measured over TCP, and over
 RDMA if both have devices. The network that is measured is the one to which the address belongs. The
@@ -20,8 +22,8 @@ receiver then gets its options (such as sizes) from the sender. The secret prote
 Tern's own connections; the peers' connections have no protection, so use a network that you trust.
 
 Exit codes: 0; 1 a contender failed, or the programs cannot be built; 2 wrong arguments, no
-connection between the hosts, or two that do not fit together; 128 and the signal's number if one
-stopped it.
+connection between the hosts (or it was lost), or two that do not fit together; 128 and the
+signal's number if one stopped it.
 """
 import argparse
 import hashlib
@@ -60,8 +62,22 @@ class Refused(Exception):
     """Wrong arguments, or hosts that do not fit together."""
 
 
+class Silent(Refused):
+    """The other host does not say what it should."""
+
+
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def from_there(text):
+    """A text of the other host, for this one's terminal."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:200])
+
+
+def words_of(error):
+    """An OSError in words, without its number."""
+    return error.strerror or str(error)
 
 
 # ---- messages between the two hosts: one JSON object a line ----
@@ -85,8 +101,10 @@ class Line:
                 if not more:
                     raise Refused("the other host has closed the connection")
                 self.kept += more
+        except TimeoutError:
+            raise Silent(f"the other host has said nothing for {within_s} s") from None
         except OSError as error:
-            raise Refused(f"the other host: {error}") from None
+            raise Refused(f"the other host: {words_of(error)}") from None
         line, self.kept = self.kept.split(b"\n", 1)
         try:
             message = json.loads(line)
@@ -95,7 +113,7 @@ class Line:
         if not isinstance(message, dict):
             raise Refused("the other host sent something that is not a message of ./run bench")
         if "refused" in message:
-            raise Refused(f"refused by the other host: {str(message['refused'])[:200]!r}")
+            raise Refused(f"refused by the other host: {from_there(message['refused'])}")
         return message
 
     def hear_text(self, name, within_s):
@@ -159,7 +177,7 @@ def missing(maker):
     """{key: why it cannot run on this host, or "" if it can}."""
     found = {}
     for key, (fabric, _, peer) in keys().items():
-        why = "this host has no RDMA device" if fabric == "verbs" and not has_rdma() else ""
+        why = "no RDMA device" if fabric == "verbs" and not has_rdma() else ""
         if peer and not why:
             why = maker.why_missing(peer.package, install.PEERS / peer.program)
         found[key] = why
@@ -237,7 +255,12 @@ def serve_client(options, line, maker, host):
 
 
 def serve(options, maker):
-    with socket.create_server(options.at) as listener:
+    try:
+        listener = socket.create_server(options.at)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else words_of(error)
+        raise Refused(f"--serve {options.address}: {why}") from None
+    with listener:
         address = "{}:{}".format(*listener.getsockname()[:2])
         print(f"listening at {address}: on the other host, ./run bench --connect {address}",
               flush=True)
@@ -273,7 +296,7 @@ def measure_once(line, contender):
     line.tell(run=contender.key)
     answer = line.hear(REPLY_S)
     if "at" not in answer:
-        raise Failed(f"the other host: {answer.get('said') or 'it could not start'}")
+        raise Failed(f"the other host: {from_there(answer.get('said') or 'it could not start')}")
     started = Contender(**{**vars(contender),
                            "command": [*contender.command, "--connect", answer["at"]]})
     try:
@@ -283,7 +306,7 @@ def measure_once(line, contender):
     line.tell(end=True)
     other = line.hear(REPLY_S)
     if why:
-        raise Failed(f"{why} (the other host: {other.get('said') or other.get('status')})")
+        raise Failed(f"{why} (the other host: {from_there(other.get('said') or other.get('status'))})")
     return found
 
 
@@ -347,12 +370,17 @@ def fit(ours, theirs, hello):
     """The keys that both hosts can measure. Refused if they have different commits."""
     if ours["tern"] != hello["machine"].get("tern"):
         raise Refused(f"this host has Tern {ours['tern']}, the other one "
-                      f"{hello['machine'].get('tern')}: both need the same commit")
+                      f"{from_there(hello['machine'].get('tern'))}: both need the same commit")
     there = hello["missing"]
+    causes = {}  # {(host, why): keys}
     for key, why in theirs.items():
-        why = why or there.get(key, "the other host does not know it")
         if why:
-            say(f"  missing: {key}: {why}")
+            causes.setdefault(("on this host", why), []).append(key)
+        elif there.get(key) != "":
+            why = from_there(there.get(key, "it does not know it"))
+            causes.setdefault(("on the other host", why), []).append(key)
+    for (host, why), lacking in causes.items():
+        say(f"  missing {host} ({why}): {', '.join(lacking)}")
     return {key for key, why in theirs.items() if not why and there.get(key) == ""}
 
 
@@ -360,10 +388,14 @@ def connect(options, maker):
     try:
         connection = socket.create_connection(options.at, timeout=10)
     except OSError as error:
-        raise Refused(f"{options.address}: {error}") from None
+        raise Refused(f"{options.address}: {words_of(error)}") from None
     with connection:
         line = Line(connection)
-        prove(line, options.secret, "client")
+        try:
+            prove(line, options.secret, "client")
+        except Silent as why:
+            raise Refused(f"{why}: perhaps it serves another client, and takes one after the other") \
+                from None
         hello, here = line.hear(REPLY_S), machine.describe()
         both = fit(here, missing(maker), hello)
         records = [ask(options, line, question, options.rounds)
@@ -397,7 +429,9 @@ def parse(words):
     p.add_argument("--out", type=Path, default=install.BUILD / "hosts")
     p.add_argument("--tern", type=Path, default=install.TOP / "build/tern")
     p.add_argument("--no-install", action="store_true")
-    options = p.parse_args(words)
+    p.add_argument("--release-grpc", action="store_true")
+    # --serve and --connect would take the word of help for their address.
+    options = p.parse_args(["--help"] if {"-h", "--help"} & set(words) else words)
     options.address = options.serve or options.connect
     host, colon, port = options.address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
@@ -405,6 +439,8 @@ def parse(words):
     options.at = (host, int(port))
     if options.rounds < 1:
         p.error(f"--rounds {options.rounds}: at least 1")
+    if options.release_grpc and options.no_install:
+        p.error("--release-grpc: not with --no-install")
     return options
 
 
@@ -412,7 +448,7 @@ def is_this_host(host):
     try:
         return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
     except OSError as error:
-        raise Refused(f"{host}: {error}") from None
+        raise Refused(f"{host}: {words_of(error)}") from None
 
 
 def read_secret(options):
@@ -427,7 +463,7 @@ def read_secret(options):
             raise Refused(f"{options.secret_file}: others can read it: chmod 600")
         secret = options.secret_file.read_bytes().strip()
     except OSError as error:
-        raise Refused(str(error)) from None
+        raise Refused(f"--secret-file {options.secret_file}: {words_of(error)}") from None
     if len(secret) < SECRET_LEAST:
         raise Refused(f"{options.secret_file}: has {len(secret)} bytes, must have {SECRET_LEAST} or more")
     return secret
@@ -447,12 +483,18 @@ def main(words):
     options.tern = options.tern.resolve()
     try:
         options.secret = read_secret(options)
+        if options.release_grpc:
+            grpc_release.get(say)
         found = {**install.peers(False, not options.no_install), **grpc_release.missing()}
+        say("bench: building the programs of the peers")
         install.programs(options.tern.parent, grpc_release.built())
         maker = who.Maker(options.tern, found)
         return (serve if options.serve else connect)(options, maker)
     except (Refused, OSError) as why:
         say(f"bench: {why}")
+        return 2
+    except grpc_release.Unavailable as why:
+        say(f"bench: --release-grpc: {why}")
         return 2
 
 

@@ -179,7 +179,8 @@ void secret_forget(struct secret *secret)
 }
 
 int secret_check_listen(const struct secret_settings *s, const struct secret *secret,
-	const struct fabric_settings *fabric, const char *listen, struct message *error)
+	const struct fabric_settings *fabric, const char *option, const char *listen,
+	struct message *error)
 {
 	const char *advice = usable() ? "give all processes of the job --secret-file, or "
 					"--insecure if any of them may join"
@@ -192,8 +193,8 @@ int secret_check_listen(const struct secret_settings *s, const struct secret *se
 		return 0;
 	if (listen)
 		return options_refuse(error,
-			"--listen %.200s: lets in whoever connects from other hosts: %s",
-			listen, advice);
+			"%s %.200s: lets in whoever connects from other hosts: %s",
+			option, listen, advice);
 	return options_refuse(error,
 		"--fabric %s: lets in whoever connects from other hosts: %s",
 		fabric_name(fabric), advice);

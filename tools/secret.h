@@ -64,11 +64,11 @@ static inline const char *secret_text(const struct secret *secret)
 	return *secret->text ? secret->text : NULL;
 }
 
-/* Checks that the process may listen at `listen` (as for fabric_listen_address()). An
- * address that other hosts can reach needs a secret or --insecure. -EINVAL: `error` has
- * one line. */
+/* Checks that the process may listen at `listen` (as for fabric_listen_address()), the value of
+ * the command's `option`, such as "--listen". An address that other hosts can reach needs a
+ * secret or --insecure. -EINVAL: `error` has one line. */
 int secret_check_listen(const struct secret_settings *settings,
 	const struct secret *secret, const struct fabric_settings *fabric,
-	const char *listen, struct message *error);
+	const char *option, const char *listen, struct message *error);
 
 #endif

@@ -240,7 +240,7 @@ static int server_run(int argc, char **argv)
 		settings.json);
 	if (r == 0) /* after role_open(), which reports a fabric that does not work */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
-			settings.listen, &error);
+			"--listen", settings.listen, &error);
 	if (r && !s.role.code)
 		role_fail(&s.role, true, "%s", error.text);
 	secret_forget(&secret);

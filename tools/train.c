@@ -807,7 +807,7 @@ static int check(struct train_settings *s, struct secret *secret, struct message
 		r = make_secret(secret, error);
 	if (r == 0)
 		r = secret_check_listen(
-			&s->secret, secret, &s->job.fabric, s->listen, error);
+			&s->secret, secret, &s->job.fabric, "--listen", s->listen, error);
 	if (r)
 		return r;
 	/* Servers on one host cannot share a port. */

@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "harness"))
@@ -155,6 +156,40 @@ def nobody_there_is_said_in_one_line():
     refused(client("127.0.0.1:1", "--insecure"), "127.0.0.1:1", "refused")
 
 
+def what_is_wrong_is_said_without_numbers_of_errors():
+    missing = scratch("nope")
+    for done, *says in (
+            (client("127.0.0.1:1", "--secret-file", missing), f"--secret-file {missing}: No such file"),
+            (subprocess.run(command("--serve", "192.0.2.1:0", "--insecure"), capture_output=True, text=True),
+             "--serve 192.0.2.1:0: Cannot assign requested address")):
+        refused(done, *says)
+        assert "Errno" not in done.stderr, done.stderr
+
+
+def help_needs_no_address():
+    for side in ("--serve", "--connect"):
+        done = subprocess.run(command(side, "--help"), capture_output=True, text=True)
+        assert done.returncode == 0 and "--release-grpc" in done.stdout, done
+
+
+def second_client_hears_that_the_server_may_be_busy():
+    with server("--insecure") as serving:
+        host, port = serving.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as first:
+            line = hosts.Line(first)
+            hosts.prove(line, b"", "client")
+            refused(client(serving.address, "--insecure"), "said nothing for 10 s", "another client")
+
+
+def what_one_host_lacks_is_told_once_for_each_cause():
+    ours = {"a": "", "b": "no x", "c": "no x", "d": ""}
+    theirs = {"missing": {"a": "", "b": "", "c": "", "d": "no \x1b[2J"}, "machine": {"tern": "t"}}
+    said = []
+    with mock.patch.object(hosts, "say", said.append):
+        assert hosts.fit({"tern": "t"}, ours, theirs) == {"a"}
+    assert said == ["  missing on this host (no x): b, c", "  missing on the other host (no ?[2J): d"], said
+
+
 def address_without_a_port_is_refused():
     done = client("somewhere", "--insecure")
     assert done.returncode == 2 and "expected HOST:PORT" in done.stderr, done.stderr
@@ -199,6 +234,10 @@ tap.run([NEEDS[name] for name in sys.argv[3:]] or [
     host_that_others_reach_needs_a_secret,
     secret_that_others_read_is_refused,
     nobody_there_is_said_in_one_line,
+    what_is_wrong_is_said_without_numbers_of_errors,
+    help_needs_no_address,
+    second_client_hears_that_the_server_may_be_busy,
+    what_one_host_lacks_is_told_once_for_each_cause,
     address_without_a_port_is_refused,
     client_with_another_secret_gets_nothing_and_the_next_is_served,
     strangers_cost_the_server_nothing,

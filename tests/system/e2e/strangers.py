@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import job  # noqa: E402
 import tap  # noqa: E402
 
-REFUSED = "refused (cluster secret or permission)"
+REFUSED = "refused: another secret, or no permission"
 
 
 def secret_file(name, content=b"0123456789abcdef\n", mode=0o600):
