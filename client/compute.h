@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The seam between a slot (a share of each step's records) that is to be computed, and
- * the computer: the code that computes the slot's gradient. The worker (slots.c) knows
+ * the computer: the code that computes the slot's gradient. The worker (worker.h) knows
  * nothing of models and data. A computer knows nothing of servers and chunks.
  *
  * The worker begins one slot at a time. The slot's `struct tern_work` (the work) says what
@@ -25,14 +25,26 @@
  * A computer cannot give back a single slot: a gradient that the servers were told to
  * expect is always sent. tern_work_fail() gives all slots of this worker to other
  * workers, and so does tern_worker_ask_to_leave().
+ *
+ * After the last step the computer of one worker may evaluate the final parameters before
+ * they are saved:
+ *
+ *     evaluate() ------------------------> holds the evaluation
+ *             <--------------------------- tern_evaluation_goes_on(), any number of times
+ *             <--------------------------- tern_evaluation_end(), once
+ *
+ * If the worker ends meanwhile, these calls have no effect. The computer must have ended
+ * the evaluation before tern_worker_free() is called.
  */
 #ifndef TERN_CLIENT_COMPUTE_H
 #define TERN_CLIENT_COMPUTE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct tern_buf;
+struct tern_mem;
 
 /* A slot that a computer holds. The worker owns the structure; the fields do not change
  * while the computer holds it. */
@@ -53,6 +65,16 @@ struct tern_work {
 	uint64_t seed, record_count, first;
 };
 
+/* An evaluation that a computer holds. The worker owns the structure. */
+struct tern_evaluation {
+	/* Number of steps that the parameters contain; in async mode one more than the
+	 * number of this worker's steps. */
+	uint64_t version;
+	/* Flat vector of all parameters, as in struct tern_work. They are numbers: none is
+	 * NaN or infinite. They do not change while the computer holds the evaluation. */
+	const struct tern_buf *params;
+};
+
 struct tern_computer;
 
 struct tern_computer_ops {
@@ -62,6 +84,23 @@ struct tern_computer_ops {
 	/* The work was revoked. The computer must still end it, now or later. NULL: the
 	 * computer does not want to know. */
 	void (*revoke)(struct tern_computer *computer, struct tern_work *work);
+	/* The computer holds the evaluation from now on. It may still hold a revoked work.
+	 * NULL: there is nothing to evaluate. */
+	void (*evaluate)(
+		struct tern_computer *computer, struct tern_evaluation *evaluation);
+	/* Parameters or gradients will be in this slab (a segment from which a pool takes
+	 * buffers), so a device may page-lock it. Called while the worker is made, perhaps
+	 * several times for the same slab. Returns 0, or a negative status with a line in
+	 * `why`: the worker cannot be made. NULL: the computer does not want to know. */
+	int (*pin)(struct tern_computer *computer, const struct tern_mem *mem, char *why,
+		size_t why_bytes);
+	/* All slabs will be released. Called when the worker is freed. May be NULL. */
+	void (*unpin)(struct tern_computer *computer);
+	/* Copies `count` elements of the parameters from memory of the worker's GPU to host
+	 * memory, at any time. Returns 0, or a negative status with a line in `why`. NULL if
+	 * the worker's parameters are in host memory. */
+	int (*fetch)(struct tern_computer *computer, float *to, const float *from,
+		uint64_t count, char *why, size_t why_bytes);
 };
 
 struct tern_computer {
@@ -84,5 +123,16 @@ void tern_work_end(struct tern_work *work, double loss);
  * worker gives up, and other workers, if there are any, compute its slots. The computer
  * no longer holds the work. */
 void tern_work_fail(struct tern_work *work, int status, const char *text);
+
+/* The computer has got further with the evaluation, so this worker is not taken for one
+ * that hangs. */
+void tern_evaluation_goes_on(struct tern_evaluation *evaluation);
+
+/* The evaluation has ended, and the computer no longer holds it. `status` 0: the parameters
+ * are saved now. -EDOM: what was computed is no number, so the job fails and nothing is
+ * saved. Any other negative status: `text` says why in one line; this worker gives up, and
+ * another one evaluates and saves. */
+void tern_evaluation_end(
+	struct tern_evaluation *evaluation, int status, const char *text);
 
 #endif

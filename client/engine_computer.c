@@ -8,9 +8,11 @@
 #include "client/engine_computer.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ps/job.h"
 #include "ps/vector.h"
 #include "transport/memory/mem.h"
 
@@ -22,19 +24,53 @@ static struct engine_computer *of_task(struct tern_task *task)
 	return tern_container_of(task, struct engine_computer, task);
 }
 
-int engine_pin(struct tern_engine *engine, const struct tern_mem *mem)
+static struct engine_computer *of_computer(struct tern_computer *computer)
+{
+	return tern_container_of(computer, struct engine_computer, computer);
+}
+
+void engine_say_note(struct engine_computer *c)
+{
+	struct tern_engine *engine = c->opts.engine;
+
+	if (*engine->note && c->opts.note)
+		c->opts.note(c->opts.arg, engine->note);
+	*engine->note = '\0';
+}
+
+/* ---- the engine's memory ---- */
+
+/* Announces a slab (memory segment of a pool) to the engine, so that the engine can
+ * page-lock it. Does nothing for GPU memory. */
+static int pin(struct tern_engine *engine, const struct tern_mem *mem)
 {
 	if (tern_mem_kind(mem) != TERN_MEM_HOST)
 		return 0;
 	return tern_engine_pin(engine, tern_mem_base(mem), tern_mem_bytes(mem));
 }
 
-void engine_say_note(
-	struct tern_engine *engine, void (*note)(void *arg, const char *text), void *arg)
+static int pin_slab(struct tern_computer *computer, const struct tern_mem *mem, char *why,
+	size_t why_bytes)
 {
-	if (*engine->note && note)
-		note(arg, engine->note);
-	*engine->note = '\0';
+	struct engine_computer *c = of_computer(computer);
+	int r = pin(c->opts.engine, mem);
+
+	engine_say_note(c);
+	if (r < 0)
+		snprintf(why, why_bytes, "%s", c->opts.engine->error);
+	return r;
+}
+
+static void unpin(struct tern_computer *computer)
+{
+	tern_engine_unpin(of_computer(computer)->opts.engine);
+}
+
+static int fetch(struct tern_computer *computer, float *to, const float *from,
+	uint64_t count, char *why, size_t why_bytes)
+{
+	return tern_engine_fetch(
+		of_computer(computer)->opts.engine, to, from, count, why, why_bytes);
 }
 
 /* ---- on the task's thread ---- */
@@ -60,7 +96,7 @@ static void compute(struct tern_task *task)
 	tern_dataset_batch(c->opts.train, c->records, work->batch, &engine->batch);
 	/* Memory that was added late is announced here, since the engine was perhaps busy
 	 * when the worker got the memory. */
-	c->status = work->is_new_memory ? engine_pin(engine, work->gradient->mem) : 0;
+	c->status = work->is_new_memory ? pin(engine, work->gradient->mem) : 0;
 	if (c->status == 0)
 		c->status = tern_engine_gradient(engine, &params,
 			tern_vector(work->gradient), say_ready, c, &c->result);
@@ -73,7 +109,7 @@ static void tell_ready(struct engine_computer *c)
 	uint32_t chunk;
 
 	while (ready_take(&c->ready, &chunk)) {
-		const struct tern_chunk *part = &c->opts.plan->chunks[chunk];
+		const struct tern_chunk *part = &c->plan.chunks[chunk];
 
 		tern_work_final(c->work, part->first, part->count);
 	}
@@ -92,7 +128,7 @@ static void computed(struct tern_task *task)
 	struct engine_computer *c = of_task(task);
 	struct tern_work *work = c->work;
 
-	engine_say_note(c->opts.engine, c->opts.note, c->opts.arg);
+	engine_say_note(c);
 	if (c->status == 0)
 		tell_ready(c);
 	c->work = NULL;
@@ -104,8 +140,7 @@ static void computed(struct tern_task *task)
 
 static void begin(struct tern_computer *computer, struct tern_work *work)
 {
-	struct engine_computer *c =
-		tern_container_of(computer, struct engine_computer, computer);
+	struct engine_computer *c = of_computer(computer);
 	char text[200];
 	int r;
 
@@ -125,18 +160,32 @@ static void begin(struct tern_computer *computer, struct tern_work *work)
 	tern_work_fail(work, r, text);
 }
 
+/* ---- making the computer ---- */
+
 int engine_computer_new(
 	const struct engine_computer_opts *opts, struct engine_computer **out)
 {
-	static const struct tern_computer_ops ops = {.begin = begin};
+	static const struct tern_computer_ops ops = {.begin = begin,
+		.evaluate = engine_evaluate,
+		.pin = pin_slab,
+		.unpin = unpin,
+		.fetch = fetch};
 	struct engine_computer *c = calloc(1, sizeof(*c));
+	int r;
 
 	if (!c)
 		return -ENOMEM;
 	c->computer.ops = &ops;
 	c->opts = *opts;
+	c->results = (struct engine_results){.test_loss = (double)NAN,
+		.test_accuracy = (double)NAN,
+		.test_auc = (double)NAN};
 	c->records = calloc(opts->batch, sizeof(*c->records));
-	if (ready_init(&c->ready, opts->plan) < 0 || !c->records) {
+	/* The division into chunks does not depend on the number of servers. */
+	r = tern_plan_init(&c->plan, tern_model_size(opts->engine->model), 1);
+	if (r == 0)
+		r = ready_init(&c->ready, &c->plan);
+	if (r < 0 || !c->records) {
 		engine_computer_free(c);
 		return -ENOMEM;
 	}
@@ -144,11 +193,27 @@ int engine_computer_new(
 	return 0;
 }
 
+void engine_computer_describe(const struct engine_computer *c, struct tern_ps_job *job)
+{
+	const struct tern_engine *engine = c->opts.engine;
+	size_t count;
+
+	job->params =
+		(struct tern_param *)(uintptr_t)tern_model_params(engine->model, &count);
+	job->param_count = (uint32_t)count;
+	job->element_count = tern_model_size(engine->model);
+	job->records = c->opts.train->count;
+	job->data = tern_dataset_digest(c->opts.train);
+	snprintf(job->arithmetic, sizeof(job->arithmetic), "%s", engine->fingerprint);
+}
+
 void engine_computer_free(struct engine_computer *c)
 {
 	if (!c)
 		return;
+	engine_evaluation_fini(c);
 	ready_fini(&c->ready);
+	tern_plan_fini(&c->plan);
 	free(c->records);
 	free(c);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The computer of the built-in models: it computes a slot (a share of each step's
- * records) with an engine, as a task of the environment (base/env.h).
+ * The computer of the built-in models: it computes slots (shares of each step's records),
+ * and evaluates the final parameters, with an engine, as tasks of the environment
+ * (base/env.h). It is made before the worker, and fills in what the job says about the
+ * model and its data.
  */
 #ifndef TERN_CLIENT_ENGINE_COMPUTER_H
 #define TERN_CLIENT_ENGINE_COMPUTER_H
@@ -14,45 +16,75 @@
 #include "client/engine/engine.h"
 #include "client/ready.h"
 
+struct tern_ps_job;
+
 struct engine_computer_opts {
 	struct tern_env *env;
-	/* Used by the task; by others only while no slot is computed, except for
-	 * tern_engine_fetch(). */
+	/* Owned by the caller, and used by the computer alone until that is freed. It was
+	 * made for batches of `batch` records. */
 	struct tern_engine *engine;
 	const struct tern_dataset *train;
-	/* The plan whose chunks of the gradient are told to the worker when they are
-	 * final; must outlive the computer. */
-	const struct tern_plan *plan;
 	uint32_t batch; /* number of records of a slot */
-	/* Gets the line that the engine has left in engine->note; may be NULL. */
+	uint64_t seed;  /* the job's */
+	/* Used only if this worker evaluates: */
+	const struct tern_dataset *test; /* NULL: none */
+	uint32_t write_count; /* charlm: number of symbols that the model shall write */
+	/* Gets lines that the engine has left in engine->note; may be NULL. */
 	void (*note)(void *arg, const char *text);
 	void *arg;
+};
+
+struct engine_results {
+	/* Mean over the records of the test set; NAN: there is none, or another worker
+	 * evaluates. */
+	double test_loss;
+	double test_accuracy; /* NAN in the same cases as test_loss */
+	double test_auc;      /* for DENSE data of two classes only; else NAN */
+	/* Text that the model wrote, NUL-terminated; NULL: none. */
+	const char *written;
 };
 
 struct engine_computer {
 	struct tern_computer computer;
 	struct engine_computer_opts opts;
+	struct engine_results results; /* complete when the worker saves or ends */
+
+	/* engine_computer.c: slots */
 	struct tern_work *work; /* the slot that the task computes */
 	struct tern_task task;
 	uint64_t *records; /* the slot's records */
 	struct tern_result result;
 	int status; /* status of the engine's last call for the slot */
-	/* Chunks of the gradient that the task has finished, and that the worker was not
-	 * told of yet. */
+	/* Divides the gradient into parts as the worker does; chunks of the gradient that
+	 * the task has finished, and that the worker was not told of yet. */
+	struct tern_plan plan;
 	struct ready ready;
+
+	/* engine_evaluation.c */
+	struct tern_evaluation *evaluation; /* the one that the task computes */
+	struct tern_task evaluation_task;
+	int evaluation_status;
+	float *scores; /* of all records of the test set, for test_auc; or NULL */
+	int32_t *labels;
+	char *written;
 };
 
-/* Makes a computer that holds no slot. Errors: -ENOMEM. */
+/* Makes a computer that holds nothing. Errors: -ENOMEM. */
 int engine_computer_new(
 	const struct engine_computer_opts *opts, struct engine_computer **out);
-/* Frees the computer, whose task must have ended. NULL is allowed. */
+/* Frees the computer, whose tasks must have ended, after the worker. NULL is allowed. */
 void engine_computer_free(struct engine_computer *c);
 
-/* Announces a slab (memory segment of a pool) to the engine, so that the engine can
- * page-lock it. Does nothing for GPU memory. */
-int engine_pin(struct tern_engine *engine, const struct tern_mem *mem);
+/* Fills in what the job says about the model, its arithmetic and the data: params,
+ * param_count, element_count, arithmetic, records and data. job->params is the model's. */
+void engine_computer_describe(const struct engine_computer *c, struct tern_ps_job *job);
+
+/* ---- inside ---- */
+
+/* engine_evaluation.c: tern_computer_ops.evaluate */
+void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *evaluation);
+void engine_evaluation_fini(struct engine_computer *c);
 /* Passes on the engine's note, if there is one, and clears it. */
-void engine_say_note(
-	struct tern_engine *engine, void (*note)(void *arg, const char *text), void *arg);
+void engine_say_note(struct engine_computer *c);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a job. One worker, the finisher, evaluates the last version on the test set,
- * lets a character model write a few lines, and saves the parameters. The finisher is
+ * The end of a job. One worker, the finisher, checks that the last version has only
+ * numbers, lets its computer (compute.h) evaluate them, and saves them. The finisher is
  * worker 0, or if that is lost, the first worker that is left. The others wait until it
  * has finished: if it is lost meanwhile, one of them does everything again, with the same
  * results. In async mode the finisher first waits until every live worker has taken its
@@ -15,89 +15,16 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/rng.h"
-#include "client/data/dataset.h"
-#include "client/engine/engine.h"
 #include "client/safetensors.h"
 
-#define TEST_ROWS         TERN_ENGINE_ROWS
-#define TEST_COST_NS      1000000u
-#define SAVE_AGAIN_NS     (10 * TERN_NS_PER_S)
-#define WRITE_STREAM      0x7772697465ull /* "write" */
-#define WRITE_TEMPERATURE 0.6f
-#define SIGNAL_WRITTEN    64u /* written characters after which the task signals progress */
+#define CHECK_COST_NS 1000000u /* virtual time for the check in the simulator */
+#define SAVE_AGAIN_NS (10 * TERN_NS_PER_S)
 
-/* ---- computing ---- */
+/* ---- the parameters ---- */
 
-static struct tern_engine_params present(const struct tern_worker *w)
+static const float *present(const struct tern_worker *w)
 {
-	return (struct tern_engine_params){
-		.values = tern_vector(versions_current(w)), .version = w->version};
-}
-
-static int evaluate(struct tern_worker *w)
-{
-	const struct tern_engine_params params = present(w);
-	const struct tern_dataset *test = w->opts.test;
-	struct tern_batch *batch = &w->opts.engine->batch;
-	struct tern_result sum = {0};
-
-	for (uint64_t at = 0; at < test->count; at += TEST_ROWS) {
-		size_t rows = TERN_MIN((uint64_t)TEST_ROWS, test->count - at);
-		uint64_t records[TEST_ROWS];
-		struct tern_result one;
-		int r;
-
-		for (size_t i = 0; i < rows; i++)
-			records[i] = at + i;
-		tern_dataset_batch(test, records, rows, batch);
-		r = tern_engine_evaluate(
-			w->opts.engine, &params, w->scores ? w->scores + at : NULL, &one);
-		if (r < 0)
-			return r;
-		if (w->scores)
-			memcpy(w->score_labels + at, batch->labels,
-				rows * sizeof(*w->score_labels));
-		sum.loss += one.loss;
-		sum.correct += one.correct;
-		tern_task_signal(&w->finish_task);
-	}
-	w->results.test_loss = sum.loss / (double)test->count;
-	if (!isfinite(w->results.test_loss))
-		return -EDOM;
-	w->results.test_accuracy = (double)sum.correct / (double)test->count;
-	if (w->scores)
-		w->results.test_auc = tern_auc(w->scores, w->score_labels, test->count);
-	return 0;
-}
-
-/* Lets the model write text. The first context is taken from a random place of the training
- * text (and not from its beginning, where a text may have only blanks); later contexts end
- * with what the model has written. */
-static int write_text(struct tern_worker *w)
-{
-	const struct tern_engine_params params = present(w);
-	const struct tern_dataset *data = w->opts.train;
-	uint64_t first = tern_rng_at(w->job.seed, WRITE_STREAM, 1, 0) % data->count;
-	struct tern_batch *batch = &w->opts.engine->batch;
-	int32_t *ids = batch->ids;
-
-	tern_dataset_batch(data, &first, 1, batch);
-	for (uint32_t i = 0; i < w->opts.write_count; i++) {
-		float u = tern_unit_f32(tern_rng_at(w->job.seed, WRITE_STREAM, 0, i));
-		int32_t next;
-		int r = tern_engine_sample(
-			w->opts.engine, &params, WRITE_TEMPERATURE, u, &next);
-
-		if (r < 0)
-			return r;
-		w->written[i] = (char)data->symbol_bytes[next];
-		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
-		ids[data->width - 1] = next;
-		if (i % SIGNAL_WRITTEN == 0)
-			tern_task_signal(&w->finish_task);
-	}
-	return 0;
+	return tern_vector(versions_current(w));
 }
 
 /* True if the parameters are in memory of a GPU, where the CPU cannot read them. */
@@ -110,12 +37,13 @@ static bool are_on_device(const struct tern_worker *w)
  * a GPU. */
 static int fetch(struct tern_worker *w, struct tern_ps_text *why)
 {
+	struct tern_computer *computer = w->opts.computer;
 	int r;
 
 	if (!are_on_device(w) || w->fetched_version == w->version)
 		return 0;
-	r = tern_engine_fetch(w->opts.engine, w->fetched, present(w).values,
-		w->job.element_count, why->text, sizeof(why->text));
+	r = computer->ops->fetch(computer, w->fetched, present(w), w->job.element_count,
+		why->text, sizeof(why->text));
 	if (r == 0)
 		w->fetched_version = w->version;
 	return r;
@@ -124,7 +52,7 @@ static int fetch(struct tern_worker *w, struct tern_ps_text *why)
 /* The present parameters in host memory, after fetch(). */
 static const float *readable(const struct tern_worker *w)
 {
-	return are_on_device(w) ? w->fetched : present(w).values;
+	return are_on_device(w) ? w->fetched : present(w);
 }
 
 /* True if no parameter is NaN or infinite. Perhaps no loss was computed with the present
@@ -137,17 +65,6 @@ static bool are_numbers(const struct tern_worker *w)
 		if (!isfinite(values[i]))
 			return false;
 	return true;
-}
-
-static void run(struct tern_task *task)
-{
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
-
-	w->finish_status = are_numbers(w) ? 0 : -EDOM;
-	if (w->finish_status == 0 && w->opts.test)
-		w->finish_status = evaluate(w);
-	if (w->finish_status == 0 && w->written)
-		w->finish_status = write_text(w);
 }
 
 /* ---- saving ---- */
@@ -306,43 +223,66 @@ void finish_interrupted(struct tern_worker *w)
 
 /* ---- the sequence ---- */
 
-static void ran(struct tern_task *task)
+static void store(struct tern_worker *w)
 {
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
-
-	worker_engine_note(w);
-	w->results.written = w->written;
-	if (w->over)
-		return;
-	if (w->finish_status == -EDOM)
-		worker_fail(w, -EDOM,
-			"after the last step the parameters or their loss are no longer "
-			"numbers, nothing is saved: a lower learning rate may help");
-	else if (w->finish_status < 0)
-		worker_engine_failed(w, w->finish_status);
-	else if (w->opts.save_path)
+	if (w->opts.save_path)
 		save(w, w->opts.save_path);
 	else
 		worker_leave(w);
 }
 
-static int make_room(struct tern_worker *w)
+static void not_numbers(struct tern_worker *w)
 {
-	const struct tern_dataset *test = w->opts.test;
-	int r = 0;
+	worker_fail(w, -EDOM,
+		"after the last step the parameters or their loss are no longer numbers, "
+		"nothing is saved: a lower learning rate may help");
+}
 
-	if (w->opts.write_count && w->opts.train->kind == TERN_DATA_TEXT) {
-		w->written = calloc(w->opts.write_count + 1u, 1);
-		r = w->written ? 0 : -ENOMEM;
-	}
-	if (!test || r < 0)
-		return r;
-	if (test->kind == TERN_DATA_DENSE && test->class_count == 2) {
-		w->scores = calloc(test->count, sizeof(*w->scores));
-		w->score_labels = calloc(test->count, sizeof(*w->score_labels));
-		r = w->scores && w->score_labels ? 0 : -ENOMEM;
-	}
-	return r;
+void tern_evaluation_goes_on(struct tern_evaluation *evaluation)
+{
+	struct tern_worker *w =
+		tern_container_of(evaluation, struct tern_worker, evaluation);
+
+	w->worked_ns = tern_now_ns(w->env);
+}
+
+void tern_evaluation_end(struct tern_evaluation *evaluation, int status, const char *text)
+{
+	struct tern_worker *w =
+		tern_container_of(evaluation, struct tern_worker, evaluation);
+
+	if (w->over)
+		return;
+	if (status == -EDOM)
+		not_numbers(w);
+	else if (status < 0)
+		worker_give_up(w, status, "%s", text);
+	else
+		store(w);
+}
+
+static void check(struct tern_task *task)
+{
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
+
+	w->finish_numbers = are_numbers(w);
+}
+
+static void checked(struct tern_task *task)
+{
+	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
+	struct tern_computer *computer = w->opts.computer;
+
+	if (w->over)
+		return;
+	w->evaluation = (struct tern_evaluation){
+		.version = w->version, .params = versions_current(w)};
+	if (!w->finish_numbers)
+		not_numbers(w);
+	else if (computer->ops->evaluate)
+		computer->ops->evaluate(computer, &w->evaluation);
+	else
+		store(w);
 }
 
 /* Mean of the newest losses, at most WORKER_LOSS_WINDOW, in a ring buffer into which
@@ -459,10 +399,6 @@ void finish_next(struct tern_worker *w)
 		worker_give_up(w, -EIO, "%s", why.text);
 		return;
 	}
-	if (make_room(w) < 0) {
-		worker_give_up(w, -ENOMEM, "no memory to evaluate");
-		return;
-	}
 	w->results.steps_made = w->job.steps;
 	if (w->job.mode == TERN_MODE_SYNC)
 		finish_run(w);
@@ -496,13 +432,6 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 		finish_run(w);
 }
 
-static void on_progress(struct tern_task *task)
-{
-	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
-
-	w->worked_ns = tern_now_ns(w->env);
-}
-
 void finish_run(struct tern_worker *w)
 {
 	struct tern_ps_text why;
@@ -514,10 +443,13 @@ void finish_run(struct tern_worker *w)
 	}
 	w->final = true;
 	w->worked_ns = tern_now_ns(w->env);
-	w->finish_task.run = run;
-	w->finish_task.done = ran;
-	w->finish_task.progress = on_progress;
-	worker_submit(w, &w->finish_task, TEST_COST_NS);
+	w->finish_task.run = check;
+	w->finish_task.done = checked;
+	w->finish_task.cost_ns = CHECK_COST_NS;
+	r = tern_env_submit(w->env, &w->finish_task);
+	if (r < 0)
+		worker_give_up(
+			w, r, "no thread for computation: %s", tern_status_text(r));
 }
 
 int finish_init(struct tern_worker *w)
@@ -533,9 +465,6 @@ void finish_fini(struct tern_worker *w)
 {
 	forget_file(w);
 	free(w->fetched);
-	free(w->written);
-	free(w->scores);
-	free(w->score_labels);
 	free(w->slot_losses);
 	free(w->least_made);
 	free(w->most_made);

@@ -200,7 +200,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	w->computing = true;
 	ready_begin(&w->ready);
 	enter(room, ROOM_COMPUTING);
-	w->computer->ops->begin(w->computer, &room->work);
+	w->opts.computer->ops->begin(w->opts.computer, &room->work);
 }
 
 /* Returns the slot that can be begun now; NULL: none. After the last step slots of a lost
@@ -240,8 +240,8 @@ void slots_revoke(struct tern_worker *w)
 		return;
 	w->computing = false;
 	enter(w->room, ROOM_REVOKED);
-	if (w->computer->ops->revoke)
-		w->computer->ops->revoke(w->computer, &w->room->work);
+	if (w->opts.computer->ops->revoke)
+		w->opts.computer->ops->revoke(w->opts.computer, &w->room->work);
 }
 
 /* ---- making and freeing slots ---- */

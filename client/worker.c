@@ -9,12 +9,10 @@
 #include "client/worker_state.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/engine_computer.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
 #define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
@@ -129,16 +127,6 @@ void worker_failed(struct tern_worker *w, uint32_t chunk, int status)
 	tern_talk_failed(&w->servers[w->plan.chunks[chunk].server].talk, status);
 }
 
-void worker_engine_failed(struct tern_worker *w, int status)
-{
-	worker_give_up(w, status, "%s", w->opts.engine->error);
-}
-
-void worker_engine_note(struct tern_worker *w)
-{
-	engine_say_note(w->opts.engine, w->opts.note, w->opts.arg);
-}
-
 void worker_leave(struct tern_worker *w)
 {
 	if (!w->over)
@@ -177,8 +165,7 @@ bool tern_worker_is_saving(const struct tern_worker *w)
 
 uint64_t tern_worker_device_bytes(const struct tern_worker *w)
 {
-	return w->opts.engine->device_bytes +
-	       tern_vector_device_bytes(&w->opts.memory, w->pool);
+	return tern_vector_device_bytes(&w->opts.memory, w->pool);
 }
 
 void tern_worker_ask_to_leave(struct tern_worker *w, const char *why)
@@ -232,25 +219,14 @@ static void aborted(struct worker_server *s, const json_t *message)
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 {
+	struct tern_computer *computer = w->opts.computer;
 	int r = tern_pool_get(w->pool, w->job.element_count * sizeof(float), out);
 
-	if (r < 0)
+	if (r < 0 || !computer->ops->pin)
 		return r;
-	r = engine_pin(w->opts.engine, out->mem);
+	r = computer->ops->pin(computer, out->mem, w->text, sizeof(w->text));
 	if (r < 0)
 		tern_pool_put(w->pool, out);
-	return r;
-}
-
-int worker_submit(struct tern_worker *w, struct tern_task *task, uint64_t cost_ns)
-{
-	int r;
-
-	task->cost_ns = cost_ns;
-	r = tern_env_submit(w->env, task);
-	if (r < 0)
-		worker_give_up(
-			w, r, "no thread for computation: %s", tern_status_text(r));
 	return r;
 }
 
@@ -423,22 +399,6 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 
 /* ---- making and freeing the worker ---- */
 
-static int make_job(struct tern_worker *w)
-{
-	struct tern_ps_job job = *w->opts.job;
-	const struct tern_model *model = w->opts.engine->model;
-	size_t count;
-
-	job.params = (struct tern_param *)(uintptr_t)tern_model_params(model, &count);
-	job.param_count = (uint32_t)count;
-	job.element_count = tern_model_size(model);
-	job.records = w->opts.train->count;
-	job.data = tern_dataset_digest(w->opts.train);
-	snprintf(job.arithmetic, sizeof(job.arithmetic), "%s",
-		w->opts.engine->fingerprint);
-	return tern_ps_job_copy(&w->job, &job);
-}
-
 /* Number of gradient buffers that the worker needs from the start: one for each of its
  * slots, at most TERN_GRADIENT_BUFFERS. */
 static uint32_t own_rooms(const struct tern_worker *w)
@@ -496,26 +456,6 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 	return r;
 }
 
-static int make_computer(struct tern_worker *w)
-{
-	const struct engine_computer_opts opts = {.env = w->env,
-		.engine = w->opts.engine,
-		.train = w->opts.train,
-		.plan = &w->plan,
-		.batch = w->job.batch,
-		.note = w->opts.note,
-		.arg = w->opts.arg};
-	int r;
-
-	w->computer = w->opts.computer;
-	if (w->computer)
-		return 0;
-	r = engine_computer_new(&opts, &w->engine_computer);
-	if (r == 0)
-		w->computer = &w->engine_computer->computer;
-	return r;
-}
-
 int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **out,
 	struct tern_ps_text *why)
 {
@@ -529,9 +469,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	w->env = tern_context_env(opts->ctx);
 	w->end_call.call = end_call;
 	tern_list_init(&w->end_call.node);
-	w->results.test_loss = w->results.test_accuracy = w->results.test_auc =
-		(double)NAN;
-	r = make_job(w);
+	r = tern_ps_job_copy(&w->job, opts->job);
 	if (r == 0)
 		r = tern_plan_init(&w->plan, w->job.element_count, w->job.server_count);
 	if (r == 0) {
@@ -539,10 +477,8 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
 		r = w->servers ? make_memory(w, why) : -ENOMEM;
 	}
-	if (r == 0)
-		r = make_computer(w);
-	if (r < 0 && *w->opts.engine->error)
-		snprintf(why->text, sizeof(why->text), "%s", w->opts.engine->error);
+	if (r < 0 && *w->text) /* the computer has said why */
+		snprintf(why->text, sizeof(why->text), "%.399s", w->text);
 	if (r == 0)
 		r = join_all(w, why);
 	if (r < 0) {
@@ -552,7 +488,6 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		*out = w; /* the caller frees it as any other, after the context */
 		return r;
 	}
-	worker_engine_note(w);
 	spare_init(w);
 	if (!w->spare)
 		versions_receive(w, 0);
@@ -565,10 +500,10 @@ void tern_worker_free(struct tern_worker *w)
 {
 	if (!w)
 		return;
-	tern_engine_unpin(w->opts.engine);
+	if (w->opts.computer->ops->unpin)
+		w->opts.computer->ops->unpin(w->opts.computer);
 	finish_fini(w);
 	slots_fini(w);
-	engine_computer_free(w->engine_computer);
 	versions_fini(w);
 	tern_pool_free(w->pool);
 	tern_pool_free(w->talk_pool);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The worker: joins the servers of a job, receives the versions of the parameters, and
- * computes the gradients of its slots (shares of each step's records). At the end one
+ * sends the gradients of its slots (shares of each step's records). At the end one
  * worker, the finisher, evaluates and saves: worker 0, or if it was lost, the first one
  * that is left.
  *
- * Everything runs on the context's thread, except arithmetic: gradients come from a
- * computer (compute.h), and the rest is submitted as tasks to the context's environment.
+ * The worker knows no model and no data: a computer (compute.h) computes gradients and
+ * evaluates. Everything else runs on the context's thread, except for the check that the
+ * final parameters are numbers, which is a task of the context's environment.
  */
 #ifndef TERN_CLIENT_WORKER_H
 #define TERN_CLIENT_WORKER_H
@@ -17,9 +18,7 @@
 #include "ps/vector.h"
 
 struct tern_computer;
-struct tern_dataset;
 struct tern_domain;
-struct tern_engine;
 struct tern_worker;
 
 struct tern_worker_progress {
@@ -61,14 +60,7 @@ struct tern_worker_results {
 	const char *saved_path;
 	uint64_t saved_step;
 	bool saved_own;
-	/* Mean over the records of the test set; NAN: there is none, or another worker
-	 * evaluates. */
-	double test_loss;
-	double test_accuracy; /* NAN in the same cases as test_loss */
-	double test_auc;      /* for DENSE data of two classes only; else NAN */
 	uint64_t bytes;
-	/* Text that the model wrote, NUL-terminated; NULL: none was asked for. */
-	const char *written;
 };
 
 /* Metadata in the file of an interrupted job: opts.job_name, and the number of steps. */
@@ -78,30 +70,22 @@ struct tern_worker_results {
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
-	/* Owned by the caller, but used by this worker alone until the worker is freed.
-	 * It was made for the model, with batches of job->batch records. It evaluates, and
-	 * computes gradients if no other computer is given. */
-	struct tern_engine *engine;
-	/* Computes gradients in place of the engine (compute.h). Owned by the caller. May
-	 * be NULL. */
+	/* Computes gradients and evaluates. Owned by the caller, but used by this worker
+	 * alone until the worker is freed. */
 	struct tern_computer *computer;
-	/* Where parameters and gradients are: host memory, or memory of the engine's
+	/* Where parameters and gradients are: host memory, or memory of the computer's
 	 * GPU. */
 	struct tern_vector_memory memory;
-	/* The job. Copied, except for fields that the worker sets itself: params and
-	 * arithmetic follow from the engine, records and data from `train`. */
-	const struct tern_ps_job *job;
+	const struct tern_ps_job *job; /* copied */
 	uint32_t index;
-	const struct tern_dataset *train;
-	/* Used only if this worker becomes the finisher, as any worker may: */
-	const struct tern_dataset *test; /* NULL: none */
-	const char *save_path;           /* where to save the parameters; NULL: nowhere */
+	/* Used only if this worker becomes the finisher, as any worker may: where to save
+	 * the parameters; NULL: nowhere. */
+	const char *save_path;
 	/* Where to save the parameters if the job ends early; may be NULL. */
 	const char *interrupted_path;
 	/* Written into the file at interrupted_path, so that a later run can tell whether
 	 * the file is of the same job. May be NULL. */
 	const char *job_name;
-	uint32_t write_count; /* charlm: number of symbols that the model shall write */
 	/* Called when this worker is the finisher, so that the caller can prepare. If it
 	 * returns an error, with why->text, this worker fails alone, and another one
 	 * finishes. Called again if the job ends before the final parameters are saved:
@@ -169,7 +153,7 @@ void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 /* Writes, in a few words, which step the worker is at and what it waits for. */
 void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);
 
-/* Device memory that the worker and its engine hold, in bytes. */
+/* Device memory that the worker holds, in bytes, without that of its computer. */
 uint64_t tern_worker_device_bytes(const struct tern_worker *worker);
 
 /* True if a file is being written: ended() is called only after that. */

@@ -5,13 +5,13 @@
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being received
  *     slots.c     gradients: begun slot by slot, sent while they are computed
- *     compute.h   the seam between slots.c and the code that computes gradients
+ *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; answers to "late"
  *     wait.c      which process is waited for
- *     finish.c    evaluation, writing, saving
+ *     finish.c    the end of the job: evaluation, saving
  *
  *     JOINING --all servers said welcome--> RUNNING --last version--> FINISHING
  *     FINISHING --the results are safe--> LEAVING -> ended()
@@ -139,9 +139,6 @@ struct tern_worker {
 	uint32_t slot_count;
 	struct room rooms[TERN_GRADIENT_BUFFERS];
 	uint32_t room_count;
-	struct tern_computer *computer;
-	/* The computer that the worker made; NULL: `computer` is opts.computer. */
-	struct engine_computer *engine_computer;
 	bool beginning; /* slots_run() is under way */
 	/* The computer holds a slot that was not revoked. */
 	bool computing;
@@ -180,16 +177,14 @@ struct tern_worker {
 	/* For each worker: how many of its steps were applied to all chunks, and to at
 	 * least one. */
 	uint64_t *least_made, *most_made;
-	struct tern_task finish_task;
-	int finish_status;
+	struct tern_task finish_task; /* checks that the parameters are numbers */
+	bool finish_numbers;          /* they are */
+	struct tern_evaluation evaluation;
 	bool final;                   /* the parameters are the final ones */
 	bool saving;                  /* `file` is being written */
 	bool save_failed;             /* the failure was reported */
 	struct tern_timer save_timer; /* after a failed attempt: starts the next one */
 	struct tern_worker_results results;
-	char *written;
-	float *scores;
-	int32_t *score_labels;
 	struct tern_slot_loss *slot_losses;
 	struct tern_file_op file;
 	struct iovec *file_parts;
@@ -218,12 +213,10 @@ void worker_give_up(struct tern_worker *w, int status, const char *fmt, ...)
 /* A request for this chunk has failed, usually because the chunk's server is down. If the
  * event DOWN does not follow within a second, this worker gives up. */
 void worker_failed(struct tern_worker *w, uint32_t chunk, int status);
-void worker_engine_failed(struct tern_worker *w, int status);
-void worker_engine_note(struct tern_worker *w); /* logs the engine's note */
 /* Takes a buffer for the flat vector of all parameters from the pool, and announces it to
- * the engine, which must be idle. On an error no buffer is taken. */
+ * the computer, which must be idle. On an error no buffer is taken, and w->text may say
+ * why. */
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out);
-int worker_submit(struct tern_worker *w, struct tern_task *task, uint64_t cost_ns);
 
 /* versions.c */
 int versions_init(struct tern_worker *w);
@@ -249,7 +242,7 @@ void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be c
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With
- * `late`, the buffer is not announced to the engine, which may be busy. */
+ * `late`, the buffer is not announced to the computer, which may be busy. */
 int rooms_add(struct tern_worker *w, bool late);
 void rooms_fini(struct tern_worker *w);
 /* Returns a gradient buffer that no computer holds and that is not being sent; or

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "client/engine_computer.h"
 #include "client/worker.h"
 #include "tools/data.h"
 #include "tools/earlier.h"
@@ -60,6 +61,7 @@ struct worker_role {
 	struct device device;
 	struct tern_model *model;
 	struct tern_engine *engine;
+	struct engine_computer *computer;
 	struct tern_worker *worker;
 	uint64_t my_steps;
 	char save_path[4096], interrupted_path[4096];
@@ -147,6 +149,13 @@ static void begun(void *arg)
 	role_report(&w->role, json_pack("{ss}", "event", "begun"));
 }
 
+/* Returns how much device memory the worker and its engine hold, in bytes. */
+static json_int_t device_bytes(const struct worker_role *w)
+{
+	return (json_int_t)(w->engine->device_bytes +
+			    tern_worker_device_bytes(w->worker));
+}
+
 /* Reports the GPU on which this worker computes; reports nothing for the CPU. */
 static void report_device(struct worker_role *w)
 {
@@ -158,8 +167,7 @@ static void report_device(struct worker_role *w)
 	role_report(&w->role,
 		json_pack("{ss ss sI ss so sI}", "event", "device", "role", "worker",
 			"index", (json_int_t)w->settings->index, "device", device, "text",
-			report_text(w->engine->name), "device_bytes",
-			(json_int_t)tern_worker_device_bytes(w->worker)));
+			report_text(w->engine->name), "device_bytes", device_bytes(w)));
 }
 
 static void note(void *arg, const char *text)
@@ -245,12 +253,13 @@ static void waiting(void *arg, const char *text)
 static void report_end(struct worker_role *w, const struct tern_worker_results *results)
 {
 	const struct job_settings *job = &w->settings->job;
+	const struct engine_results *engine = &w->computer->results;
 	char device[24];
 	json_t *event;
 
-	if (results->written)
+	if (engine->written)
 		role_report(&w->role, json_pack("{ss so}", "event", "generated", "text",
-					      report_text(results->written)));
+					      report_text(engine->written)));
 	event = json_pack("{ss sI sb}", "event", "done", "steps",
 		(json_int_t)(results->finisher ? results->steps_made : results->steps),
 		"finisher", results->finisher);
@@ -261,16 +270,15 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 	set_number(event, "loss", results->loss);
 	set_slot_losses(results, event);
 	if (w->data.test && results->finisher) {
-		set_number(event, "test_loss", results->test_loss);
-		set_number(event, "test_accuracy", results->test_accuracy);
+		set_number(event, "test_loss", engine->test_loss);
+		set_number(event, "test_accuracy", engine->test_accuracy);
 	}
-	if (isfinite(results->test_auc))
-		set_number(event, "test_auc", results->test_auc);
+	if (isfinite(engine->test_auc))
+		set_number(event, "test_auc", engine->test_auc);
 	set_rates(w, &w->begun, event);
 	device_name(&w->device, device, sizeof(device));
 	json_object_set_new(event, "device", json_string(device));
-	json_object_set_new(event, "device_bytes",
-		json_integer((json_int_t)tern_worker_device_bytes(w->worker)));
+	json_object_set_new(event, "device_bytes", json_integer(device_bytes(w)));
 	role_report(&w->role, event);
 }
 
@@ -555,6 +563,33 @@ static int make_engine(struct worker_role *w)
 	return r;
 }
 
+/* Makes what computes gradients, and fills in what the job says about model and data. */
+static int make_computer(struct worker_role *w, struct tern_ps_job *job)
+{
+	const struct job_settings *j = &w->settings->job;
+	int r = make_engine(w);
+
+	if (r)
+		return r;
+	r = engine_computer_new(
+		&(struct engine_computer_opts){.env = tern_context_env(w->role.ctx),
+			.engine = w->engine,
+			.train = w->data.train,
+			.batch = (uint32_t)j->batch,
+			.seed = j->seed,
+			.test = w->data.test,
+			.write_count = (uint32_t)j->generate,
+			.note = note,
+			.arg = w},
+		&w->computer);
+	if (r)
+		role_fail(&w->role, false, "no memory for batches of %llu records",
+			(unsigned long long)j->batch);
+	else
+		engine_computer_describe(w->computer, job);
+	return r;
+}
+
 static int start(struct worker_role *w)
 {
 	const struct job_settings *j = &w->settings->job;
@@ -575,7 +610,6 @@ static int start(struct worker_role *w)
 		.ctx = w->role.ctx,
 		.job = &job,
 		.index = (uint32_t)w->settings->index,
-		.write_count = (uint32_t)j->generate,
 		.finishing = finishing,
 		.interrupted = interrupted,
 		.begun = begun,
@@ -596,15 +630,13 @@ static int start(struct worker_role *w)
 	if (r == 0)
 		r = read_data(w);
 	if (r == 0)
-		r = make_engine(w);
+		r = make_computer(w, &job);
 	if (r == 0)
 		r = prepare_saving(w);
 	if (r)
 		return r;
-	opts.engine = w->engine;
+	opts.computer = &w->computer->computer;
 	opts.memory = device_memory(&w->device, w->settings->job.tensor_memory);
-	opts.train = w->data.train;
-	opts.test = w->data.test;
 	opts.save_path = *w->save_path ? w->save_path : NULL;
 	opts.interrupted_path = *w->interrupted_path ? w->interrupted_path : NULL;
 	earlier_name(&w->settings->job, w->job_name);
@@ -664,6 +696,7 @@ static int worker_run(int argc, char **argv)
 		rmdir(settings.job.save); /* has no effect unless it is empty */
 	role_cut(&w.role);
 	tern_worker_free(w.worker);
+	engine_computer_free(w.computer);
 	tern_engine_free(w.engine);
 	tern_model_free(w.model);
 	job_data_free(&w.data);

@@ -22,6 +22,7 @@ struct outcome {
 	char *bytes;
 	size_t size;
 	struct tern_worker_results results;
+	struct engine_results engine;
 	struct tern_server_stats stats;
 };
 
@@ -62,8 +63,10 @@ static struct outcome train_with(const struct setup *setup, mishap *happens)
 	}
 	tern_server_stats(members[0].server, &out.stats);
 	for (unsigned i = setup->servers; i < count; i++)
-		if (members[i].results.finisher && !members[i].closed)
+		if (members[i].results.finisher && !members[i].closed) {
 			out.results = members[i].results;
+			out.engine = members[i].computer->results;
+		}
 	close_members(members, count);
 	tern_model_free(model);
 	f = fopen(save, "rb");
@@ -86,7 +89,7 @@ static void expect_same_with(
 	struct outcome b = train_with(setup, happens);
 
 	assert_true(b.results.finisher);
-	assert_true(isfinite(b.results.test_accuracy));
+	assert_true(isfinite(b.engine.test_accuracy));
 	assert_int_equal(a->size, b.size);
 	assert_memory_equal(a->bytes, b.bytes, a->size);
 	free(b.bytes);
@@ -259,9 +262,9 @@ static void test_it_learns(void **state)
 	uint64_t updates = 0;
 
 	(void)state;
-	assert_true(sync.results.test_accuracy > 0.95);
-	assert_true(sync.results.test_auc > 0.98);
-	assert_true(async.results.test_accuracy > 0.95);
+	assert_true(sync.engine.test_accuracy > 0.95);
+	assert_true(sync.engine.test_auc > 0.98);
+	assert_true(async.engine.test_accuracy > 0.95);
 	for (unsigned i = 0; i < TERN_STALENESS_BINS; i++)
 		updates += async.stats.staleness[i];
 	assert_int_equal(updates % 1500, 0);
@@ -292,14 +295,14 @@ static void test_another_shape_is_refused_in_words(void **state)
 
 		tern_optimizer_parse("sgd", &job.optimizer);
 		open_worker(&m[1 + i], models[i]);
+		engine_computer_describe(m[1 + i].computer, &job);
 		assert_int_equal(
 			tern_worker_new(
 				&(struct tern_worker_opts){.domain = m[1 + i].domain,
 					.ctx = m[1 + i].ctx,
-					.engine = m[1 + i].engine,
+					.computer = &m[1 + i].computer->computer,
 					.job = &job,
 					.index = (uint32_t)i,
-					.train = data,
 					.ended = worker_ended,
 					.arg = &m[1 + i]},
 				&m[1 + i].worker, &why),

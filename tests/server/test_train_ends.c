@@ -492,11 +492,11 @@ static int open_first(struct member *m, const struct setup *setup,
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
 	if (!m->engine)
 		open_worker(m, model);
+	engine_computer_describe(m->computer, &job);
 	return tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
 				       .ctx = m->ctx,
-				       .engine = m->engine,
+				       .computer = &m->computer->computer,
 				       .job = &job,
-				       .train = data,
 				       .ended = worker_ended,
 				       .arg = m},
 		&m->worker, why);

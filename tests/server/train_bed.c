@@ -121,6 +121,14 @@ void open_worker(struct member *m, const struct tern_model *model)
 	open_member(m);
 	assert_int_equal(
 		tern_engine_cpu_new(tern_kernels_cpu(), model, 16, &m->engine), 0);
+	assert_int_equal(engine_computer_new(&(struct engine_computer_opts){.env = m->env,
+						     .engine = m->engine,
+						     .train = data,
+						     .batch = 16,
+						     .seed = 3,
+						     .test = test},
+				 &m->computer),
+		0);
 }
 
 static void *leave(void *arg)
@@ -132,6 +140,7 @@ static void *leave(void *arg)
 	tern_server_free(m->server);
 	tern_updater_free(m->updater);
 	tern_worker_free(m->worker);
+	engine_computer_free(m->computer);
 	tern_engine_free(m->engine);
 	tern_domain_free(m->domain);
 	host_env_free(m->env);
@@ -228,13 +237,12 @@ void start_worker(struct member *m, const struct setup *setup,
 
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
 	open_worker(m, model);
+	engine_computer_describe(m->computer, &job);
 	assert_int_equal(tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
 						 .ctx = m->ctx,
-						 .engine = m->engine,
+						 .computer = &m->computer->computer,
 						 .job = &job,
 						 .index = index,
-						 .train = data,
-						 .test = test,
 						 .save_path = save,
 						 .finishing = finishing,
 						 .progress = progress,

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "client/data/dataset.h"
-#include "client/engine/engine.h"
+#include "client/engine_computer.h"
 #include "client/worker_state.h"
 #include "server/server_state.h"
 
@@ -22,7 +22,8 @@ struct member { /* one process of the job, simulated within this one */
 	struct tern_context *ctx;
 	struct tern_server *server;
 	struct tern_worker *worker;
-	struct tern_engine *engine;   /* for a worker */
+	struct tern_engine *engine; /* for a worker, as is its computer */
+	struct engine_computer *computer;
 	struct tern_updater *updater; /* for a server */
 	bool ended, closed;
 	pthread_t leaver; /* thread that frees what a closed member had */

@@ -68,7 +68,7 @@ static int gradient_or_hang(struct tern_engine *e,
 	while (m->engine != e)
 		m++;
 	if (m->hangs)
-		m->worker->engine_computer->task.cost_ns = ENDLESS_NS;
+		m->computer->task.cost_ns = ENDLESS_NS;
 	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
 }
 
@@ -135,15 +135,23 @@ struct member *job_add_worker(struct job *j, unsigned index)
 	open_member(j, m, "worker", index);
 	m->engine = j->engine(j->engine_arg, job.batch);
 	let_hang(m);
+	if (engine_computer_new(
+		    &(struct engine_computer_opts){.env = tern_sim_env(m->process),
+			    .engine = m->engine,
+			    .train = j->data,
+			    .batch = job.batch,
+			    .seed = job.seed},
+		    &m->computer) < 0)
+		tern_never("a computer");
+	engine_computer_describe(m->computer, &job);
 	m->user = j->users ? user_new(j, m) : NULL;
 	if (tern_worker_new(
 		    &(struct tern_worker_opts){.domain = tern_sim_domain(m->process),
 			    .ctx = m->ctx,
-			    .engine = m->engine,
-			    .computer = m->user ? user_computer(m->user) : NULL,
+			    .computer = m->user ? user_computer(m->user)
+						: &m->computer->computer,
 			    .job = &job,
 			    .index = index,
-			    .train = j->data,
 			    .save_path = "result",
 			    .interrupted_path = "interrupted",
 			    .ended = worker_ended,
@@ -518,6 +526,7 @@ void job_finish(struct job *j)
 		tern_server_free(m->server);
 		tern_updater_free(m->updater);
 		tern_worker_free(m->worker);
+		engine_computer_free(m->computer);
 		tern_engine_free(m->engine);
 		user_free(m->user);
 	}

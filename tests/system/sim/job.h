@@ -21,6 +21,7 @@ struct member {
 	struct tern_server *server;
 	struct tern_worker *worker;
 	struct tern_engine *engine;
+	struct engine_computer *computer;
 	/* The engine's own operations, which gradient_or_hang() wraps. */
 	const struct tern_engine_ops *engine_ops;
 	/* Computes in place of the engine, if job.users; else NULL. */

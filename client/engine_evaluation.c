@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the finisher's engine does with the final parameters: it evaluates them on the test
+ * set, and lets a character model write a few lines.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "client/engine_computer.h"
+#include "ps/vector.h"
+
+#define TEST_ROWS         TERN_ENGINE_ROWS
+#define TEST_COST_NS      1000000u        /* virtual time for it in the simulator */
+#define WRITE_STREAM      0x7772697465ull /* "write" */
+#define WRITE_TEMPERATURE 0.6f
+#define SIGNAL_WRITTEN    64u /* written characters after which the task signals progress */
+
+static struct engine_computer *of_task(struct tern_task *task)
+{
+	return tern_container_of(task, struct engine_computer, evaluation_task);
+}
+
+/* ---- on the task's thread ---- */
+
+static struct tern_engine_params params_of(const struct engine_computer *c)
+{
+	return (struct tern_engine_params){.values = tern_vector(c->evaluation->params),
+		.version = c->evaluation->version};
+}
+
+static int test(struct engine_computer *c)
+{
+	const struct tern_engine_params params = params_of(c);
+	const struct tern_dataset *set = c->opts.test;
+	struct tern_batch *batch = &c->opts.engine->batch;
+	struct engine_results *results = &c->results;
+	struct tern_result sum = {0};
+
+	for (uint64_t at = 0; at < set->count; at += TEST_ROWS) {
+		size_t rows = TERN_MIN((uint64_t)TEST_ROWS, set->count - at);
+		uint64_t records[TEST_ROWS];
+		struct tern_result one;
+		int r;
+
+		for (size_t i = 0; i < rows; i++)
+			records[i] = at + i;
+		tern_dataset_batch(set, records, rows, batch);
+		r = tern_engine_evaluate(
+			c->opts.engine, &params, c->scores ? c->scores + at : NULL, &one);
+		if (r < 0)
+			return r;
+		if (c->scores)
+			memcpy(c->labels + at, batch->labels, rows * sizeof(*c->labels));
+		sum.loss += one.loss;
+		sum.correct += one.correct;
+		tern_task_signal(&c->evaluation_task);
+	}
+	results->test_loss = sum.loss / (double)set->count;
+	if (!isfinite(results->test_loss))
+		return -EDOM;
+	results->test_accuracy = (double)sum.correct / (double)set->count;
+	if (c->scores)
+		results->test_auc = tern_auc(c->scores, c->labels, set->count);
+	return 0;
+}
+
+/* Lets the model write text. The first context is taken from a random place of the training
+ * text (and not from its beginning, where a text may have only blanks); later contexts end
+ * with what the model has written. */
+static int write_text(struct engine_computer *c)
+{
+	const struct tern_engine_params params = params_of(c);
+	const struct tern_dataset *data = c->opts.train;
+	uint64_t first = tern_rng_at(c->opts.seed, WRITE_STREAM, 1, 0) % data->count;
+	struct tern_batch *batch = &c->opts.engine->batch;
+	int32_t *ids = batch->ids;
+
+	tern_dataset_batch(data, &first, 1, batch);
+	for (uint32_t i = 0; i < c->opts.write_count; i++) {
+		float u = tern_unit_f32(tern_rng_at(c->opts.seed, WRITE_STREAM, 0, i));
+		int32_t next;
+		int r = tern_engine_sample(
+			c->opts.engine, &params, WRITE_TEMPERATURE, u, &next);
+
+		if (r < 0)
+			return r;
+		c->written[i] = (char)data->symbol_bytes[next];
+		memmove(ids, ids + 1, (data->width - 1) * sizeof(*ids));
+		ids[data->width - 1] = next;
+		if (i % SIGNAL_WRITTEN == 0)
+			tern_task_signal(&c->evaluation_task);
+	}
+	return 0;
+}
+
+static void run(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+
+	c->evaluation_status = c->opts.test ? test(c) : 0;
+	if (c->evaluation_status == 0 && c->written)
+		c->evaluation_status = write_text(c);
+}
+
+/* ---- on the context's thread ---- */
+
+static void progress(struct tern_task *task)
+{
+	tern_evaluation_goes_on(of_task(task)->evaluation);
+}
+
+static void ran(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+
+	engine_say_note(c);
+	c->results.written = c->written;
+	tern_evaluation_end(c->evaluation, c->evaluation_status, c->opts.engine->error);
+}
+
+static int make_room(struct engine_computer *c)
+{
+	const struct tern_dataset *set = c->opts.test;
+
+	if (c->opts.write_count && c->opts.train->kind == TERN_DATA_TEXT) {
+		c->written = calloc(c->opts.write_count + 1u, 1);
+		if (!c->written)
+			return -ENOMEM;
+	}
+	if (!set || set->kind != TERN_DATA_DENSE || set->class_count != 2)
+		return 0;
+	c->scores = calloc(set->count, sizeof(*c->scores));
+	c->labels = calloc(set->count, sizeof(*c->labels));
+	return c->scores && c->labels ? 0 : -ENOMEM;
+}
+
+void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *evaluation)
+{
+	struct engine_computer *c =
+		tern_container_of(computer, struct engine_computer, computer);
+	char text[200] = "no memory to evaluate";
+	int r = make_room(c);
+
+	c->evaluation = evaluation;
+	if (r == 0 && !c->opts.test && !c->written) {
+		tern_evaluation_end(evaluation, 0, NULL);
+		return;
+	}
+	c->evaluation_task.run = run;
+	c->evaluation_task.done = ran;
+	c->evaluation_task.progress = progress;
+	c->evaluation_task.cost_ns = TEST_COST_NS;
+	if (r == 0) {
+		r = tern_env_submit(c->opts.env, &c->evaluation_task);
+		snprintf(text, sizeof(text), "no thread for computation: %s",
+			tern_status_text(r));
+	}
+	if (r < 0)
+		tern_evaluation_end(evaluation, r, text);
+}
+
+void engine_evaluation_fini(struct engine_computer *c)
+{
+	free(c->written);
+	free(c->scores);
+	free(c->labels);
+}
