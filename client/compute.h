@@ -107,8 +107,10 @@ struct tern_computer {
 	const struct tern_computer_ops *ops;
 };
 
-/* The number of the slot's j-th record, 0 <= j < batch. Any thread may call this while
- * the computer holds the work. */
+/* The number of the slot's j-th record, 0 <= j < batch. If the job names no number of
+ * records, numbers grow without end, and each belongs to one slot of one step (async mode:
+ * to one step of one worker). Any thread may call this while the computer holds the
+ * work. */
 uint64_t tern_work_record(const struct tern_work *work, uint32_t j);
 
 /* Elements first to first + count - 1 of the gradient are final: the worker may send them.

@@ -88,6 +88,8 @@ static struct room *room_of(struct tern_work *work)
 
 uint64_t tern_work_record(const struct tern_work *work, uint32_t j)
 {
+	if (work->record_count == 0)
+		return work->first + j;
 	return tern_permutation_at(work->seed, work->record_count, work->first + j);
 }
 

@@ -241,7 +241,7 @@ static int decode_numbers(
 		get_int(root, "slots", 1, TERN_SLOTS_MAX, &slots, why) < 0 ||
 		get_int(root, "workers", 1, TERN_WORKERS_MAX, &workers, why) < 0 ||
 		get_int(root, "batch", 1, 1u << 24, &batch, why) < 0 ||
-		get_int(root, "records", 1, 1ull << 40, &job->records, why) < 0 ||
+		get_int(root, "records", 0, 1ull << 40, &job->records, why) < 0 ||
 		get_int(root, "data", 0, UINT64_MAX, &job->data, why) < 0)
 		return -EINVAL;
 	job->slots = (uint32_t)slots;
@@ -348,9 +348,11 @@ static bool data_differ(const struct tern_ps_job *a, const struct tern_ps_job *b
 	if (a->data == b->data)
 		return false;
 	snprintf(why->text, sizeof(why->text),
-		"data: %s has as many records to train on as the job, but not the same "
-		"ones (digest %016llx, the job's %016llx)",
-		who, (unsigned long long)b->data, (unsigned long long)a->data);
+		"data: %s has %s (digest %016llx, the job's %016llx)", who,
+		a->records ? "as many records to train on as the job, but not the same "
+			     "ones"
+			   : "other data than the job",
+		(unsigned long long)b->data, (unsigned long long)a->data);
 	return true;
 }
 

@@ -33,7 +33,9 @@ struct tern_ps_job {
 	uint32_t slots;         /* sync: R, number of gradients (slots) of each step */
 	uint32_t workers;       /* N: number of workers */
 	uint32_t batch;         /* number of records that one slot is computed from */
-	uint64_t records, data; /* training data: number of records, digest */
+	/* Training data: number of records, and digest. 0 records: whoever computes the
+	 * gradients chooses what to compute them from. */
+	uint64_t records, data;
 	struct tern_optimizer optimizer;
 	double clip_norm;     /* 0: no clipping */
 	char arithmetic[128]; /* engine's fingerprint: equal strings mean equal bits */

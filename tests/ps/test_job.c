@@ -203,7 +203,7 @@ static const struct {
 	{ROOT, "slots", NULL, {"0", "-1", "4097", "1.0"}},
 	{ROOT, "workers", NULL, {"0", "-1", "4097", "1.0"}},
 	{ROOT, "batch", NULL, {"0", "-1", "16777217", "1.0"}},
-	{ROOT, "records", NULL, {"0", "-1", "1099511627777", "1.0"}},
+	{ROOT, "records", NULL, {"-1", "1099511627777", "1.0"}},
 	{ROOT, "data", NULL, {"1.5"}},
 	{ROOT, "clip_norm", NULL, {"-1", "-0.001"}},
 	{ROOT, "arithmetic", NULL, {"3"}},

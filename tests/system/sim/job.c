@@ -144,6 +144,8 @@ struct member *job_add_worker(struct job *j, unsigned index)
 		    &m->computer) < 0)
 		tern_never("a computer");
 	engine_computer_describe(m->computer, &job);
+	if (j->no_records)
+		job.records = 0;
 	m->user = j->users ? user_new(j, m) : NULL;
 	if (tern_worker_new(
 		    &(struct tern_worker_opts){.domain = tern_sim_domain(m->process),

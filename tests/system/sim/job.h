@@ -56,6 +56,8 @@ struct job {
 	bool hangs;        /* the engine or user of a worker hangs for ever */
 	bool fails;        /* the user of a worker fails */
 	bool users; /* simulated users (user.h) compute the gradients, not engines */
+	/* The job names no number of records (struct tern_ps_job). */
+	bool no_records;
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */

@@ -169,11 +169,16 @@ static struct entry expected(const struct job *j, uint64_t number)
 		.version = (float)(number / width)};
 }
 
+/* The record that the job uses at a position of its sequence. */
+static uint64_t record_at(const struct job *j, uint64_t number)
+{
+	return j->no_records ? number : tern_permutation_at(SEED, RECORDS, number);
+}
+
 static bool is_right(
 	const struct job *j, const float *w, const struct entry *e, unsigned chunk)
 {
-	const float *place =
-		w + chunk * CHUNK_FLOATS + tern_permutation_at(SEED, RECORDS, e->number);
+	const float *place = w + chunk * CHUNK_FLOATS + record_at(j, e->number);
 	float mean_of = j->async ? 1 : (float)j->plan.slots;
 	float times = roundf(-place[0] * mean_of * 100) / 100;
 	float version = roundf(-place[VERSION_PLACE] * mean_of * 100) / 100;
@@ -196,8 +201,7 @@ static uint64_t steps_in(
 	uint64_t steps = 0;
 
 	for (uint64_t number = worker; number < j->plan.steps; number += j->workers)
-		steps += w[chunk * CHUNK_FLOATS +
-				 tern_permutation_at(SEED, RECORDS, number)] < -0.5f;
+		steps += w[chunk * CHUNK_FLOATS + record_at(j, number)] < -0.5f;
 	return steps;
 }
 

@@ -232,7 +232,8 @@ bool scenario_user(uint64_t seed, bool verbose, uint64_t *hash)
 		.hangs = seed % 7 == 3,
 		.worker_timeout_ns = 2 * TERN_NS_PER_S,
 		.async = seed % 8 == 5,
-		.users = true};
+		.users = true,
+		.no_records = seed / 8 % 2};
 
 	return ledger_run(&job, seed, verbose, hash);
 }
