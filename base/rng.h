@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random numbers that are a pure function of their counter: the i-th number of a stream
- * can be computed by any process, without the numbers before it. So the initial value of
- * a parameter depends only on (seed, parameter, element), and the numbers of a training
+ * can be computed by any process, without the numbers before it. So an initial value
+ * depends only on (seed, name of the tensor, element), and the numbers of a training
  * slot (a fixed share of a step's batch) only on (seed, step, slot), never on the process
  * that computes them. The mixer is the finaliser of splitmix64 (Steele, Lea, Flood: Fast
  * splittable pseudorandom number generators, 2014), which passes BigCrush on counters.

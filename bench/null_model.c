@@ -27,6 +27,7 @@
 
 struct tern_model {
 	struct tern_param params[PARAMS_MAX];
+	char names[PARAMS_MAX][24];
 	size_t count;
 	uint64_t size;
 	size_t floats; /* floats per record; records are not used */
@@ -41,13 +42,15 @@ struct tern_workspace {
 
 static void add_param(struct tern_model *m, uint64_t count)
 {
+	char *name = m->names[m->count];
 	struct tern_param *p = &m->params[m->count];
 
-	snprintf(p->name, sizeof(p->name), "p%zu", m->count++);
+	snprintf(name, sizeof(m->names[0]), "p%zu", m->count++);
+	p->name = name;
 	p->shape = tern_shape_1d(TERN_F32, count);
 	p->first = m->size;
 	p->count = count;
-	p->init = TERN_INIT_ZERO;
+	p->init = TERN_INIT_ZEROS;
 	m->size += count;
 }
 

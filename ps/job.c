@@ -2,12 +2,19 @@
 #include "ps/job.h"
 
 #include <errno.h>
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/escape.h"
 #include "base/util.h"
+
+/* A tensor's name for a message: escaped, and cut if it is long, so that the message has
+ * room for the rest. */
+#define SHOWN_MAX   120u
+#define SHOWN(name) tern_escape((char[SHOWN_MAX]){0}, SHOWN_MAX, (name), strlen(name))
 
 const char *tern_mode_name(enum tern_mode mode)
 {
@@ -24,13 +31,35 @@ uint64_t tern_ps_job_steps_of(const struct tern_ps_job *job, uint32_t index)
 void tern_ps_job_fini(struct tern_ps_job *job)
 {
 	free(job->params);
+	free(job->names);
 	free(job->servers);
 	*job = (struct tern_ps_job){0};
+}
+
+/* Copies the names of the tensors into memory of the job. */
+static int own_names(struct tern_ps_job *job)
+{
+	size_t bytes = 0;
+	char *at;
+
+	for (uint32_t i = 0; i < job->param_count; i++)
+		bytes += strlen(job->params[i].name) + 1;
+	job->names = at = malloc(bytes + 1);
+	if (!at)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		const char *name = job->params[i].name;
+
+		job->params[i].name = at;
+		at = stpcpy(at, name) + 1;
+	}
+	return 0;
 }
 
 int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 {
 	*to = *from;
+	to->names = NULL;
 	to->params = calloc(from->param_count, sizeof(*to->params));
 	to->servers = calloc(from->server_count, sizeof(*to->servers));
 	if (!to->params || !to->servers) {
@@ -39,19 +68,34 @@ int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 	}
 	memcpy(to->params, from->params, from->param_count * sizeof(*to->params));
 	memcpy(to->servers, from->servers, from->server_count * sizeof(*to->servers));
-	return 0;
+	if (own_names(to) == 0)
+		return 0;
+	tern_ps_job_fini(to);
+	return -ENOMEM;
 }
 
 /* ---- encoding ---- */
 
+/* What JSON cannot hold (a number that is not finite, text that is not UTF-8) is encoded
+ * as null, which the decoder refuses by name. */
+static json_t *or_null(json_t *value)
+{
+	return value ? value : json_null();
+}
+
+/* Numbers that the kind of initial values does not use are 0. */
 static json_t *encode_param(const struct tern_param *p)
 {
 	json_t *dims = json_array();
+	unsigned arguments = tern_init_arguments(p->init);
 
 	for (uint32_t i = 0; i < p->shape.rank; i++)
 		json_array_append_new(dims, json_integer((json_int_t)p->shape.dims[i]));
-	return json_pack("{s:s, s:o, s:b, s:f}", "name", p->name, "dims", dims, "uniform",
-		p->init == TERN_INIT_UNIFORM, "scale", (double)p->scale);
+	return json_pack("{s:o, s:o, s:s, s:o, s:o}", "name",
+		or_null(json_string(p->name)), "dims", dims, "init",
+		tern_init_name(p->init), "a",
+		or_null(json_real(arguments > 0 ? (double)p->a : 0.0)), "b",
+		or_null(json_real(arguments > 1 ? (double)p->b : 0.0)));
 }
 
 static json_t *encode_optimizer(const struct tern_optimizer *o)
@@ -157,37 +201,143 @@ static int decode_optimizer(
 	return 0;
 }
 
-static int decode_param(const json_t *root, struct tern_param *p, uint64_t *elements,
+/* Writes "tensor NAME: " before the text, and returns -EINVAL. */
+static int bad_tensor(struct tern_ps_text *why, const struct tern_param *p)
+{
+	struct tern_ps_text text = *why;
+
+	snprintf(why->text, sizeof(why->text), "tensor %s: %.180s", SHOWN(p->name),
+		text.text);
+	return -EINVAL;
+}
+
+static int decode_name(const json_t *root, uint32_t number, struct tern_param *p,
 	struct tern_ps_text *why)
 {
-	const char *name = json_string_value(json_object_get(root, "name"));
+	const json_t *name = json_object_get(root, "name");
+	size_t bytes = json_string_length(name);
+
+	p->name = json_string_value(name);
+	if (bytes >= 1 && bytes <= TERN_NAME_BYTES_MAX && strlen(p->name) == bytes) {
+		if (strcmp(p->name, "__metadata__") != 0)
+			return 0;
+		return bad(why, "tensor __metadata__",
+			"another name: files of results use this one");
+	}
+	snprintf(why->text, sizeof(why->text),
+		"params: tensor number %u: name: expected 1 to %u bytes of UTF-8 without "
+		"NUL",
+		number, TERN_NAME_BYTES_MAX);
+	return -EINVAL;
+}
+
+static int decode_shape(
+	const json_t *root, struct tern_param *p, struct tern_ps_text *why)
+{
 	const json_t *dims = json_object_get(root, "dims");
-	const json_t *uniform = json_object_get(root, "uniform");
 	uint64_t bytes;
 
-	if (!name || !*name || strlen(name) >= sizeof(p->name))
-		return bad(why, "params: name", "1 to 47 characters");
-	strcpy(p->name, name);
 	p->shape = (struct tern_shape){
 		.dtype = TERN_F32, .rank = (uint32_t)json_array_size(dims)};
 	if (!json_is_array(dims) || json_array_size(dims) > TERN_RANK_MAX)
-		return bad(why, p->name, "at most 8 dimensions");
+		return bad(why, "dims", "a list of at most 8 dimensions");
 	for (uint32_t i = 0; i < p->shape.rank; i++) {
 		const json_t *dim = json_array_get(dims, i);
 
 		if (!json_is_integer(dim) || json_integer_value(dim) <= 0)
-			return bad(why, p->name, "dimensions of 1 or more");
+			return bad(why, "dims", "dimensions of 1 or more");
 		p->shape.dims[i] = (uint64_t)json_integer_value(dim);
 	}
 	if (tern_shape_bytes(&p->shape, &bytes) < 0 || bytes > (1ull << 40))
-		return bad(why, p->name, "at most 1 TiB");
-	if (!json_is_boolean(uniform))
-		return bad(why, "params: uniform", "true or false");
-	p->init = json_is_true(uniform) ? TERN_INIT_UNIFORM : TERN_INIT_ZERO;
-	p->first = *elements;
+		return bad(why, "dims", "at most 1 TiB");
 	p->count = bytes / sizeof(float);
-	*elements += p->count;
-	return get_float(root, "scale", &p->scale, why);
+	return 0;
+}
+
+static int decode_init(const json_t *root, struct tern_param *p, struct tern_ps_text *why)
+{
+	const char *init = json_string_value(json_object_get(root, "init"));
+	char expected[60];
+
+	if (tern_init_parse(init, &p->init) < 0)
+		return bad_value(why, root, "init",
+			"\"zeros\", \"constant\", \"uniform\" or \"normal\"");
+	if (get_float(root, "a", &p->a, why) < 0 || get_float(root, "b", &p->b, why) < 0)
+		return -EINVAL;
+	if (p->init == TERN_INIT_UNIFORM && !(p->b > p->a)) {
+		snprintf(expected, sizeof(expected), "a number above a, which is %.9g",
+			(double)p->a);
+		return bad_value(why, root, "b", expected);
+	}
+	if (p->init == TERN_INIT_NORMAL && !(p->b >= 0))
+		return bad_value(why, root, "b", "a standard deviation of 0 or more");
+	/* The farthest value is 8.2 standard deviations from the mean. */
+	if (p->init == TERN_INIT_NORMAL &&
+		fabs((double)p->a) + 9 * (double)p->b > (double)FLT_MAX)
+		return bad_value(why, root, "b",
+			"a standard deviation so that a + 9 b fits into float32");
+	if (tern_init_arguments(p->init) < 1)
+		p->a = 0;
+	if (tern_init_arguments(p->init) < 2)
+		p->b = 0;
+	return 0;
+}
+
+/* p->name points into `root`. */
+static int decode_param(const json_t *root, uint32_t number, struct tern_param *p,
+	struct tern_ps_text *why)
+{
+	if (decode_name(root, number, p, why) < 0)
+		return -EINVAL;
+	if (decode_shape(root, p, why) < 0 || decode_init(root, p, why) < 0)
+		return bad_tensor(why, p);
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Checks that no name occurs twice. Sorting takes O(n log n) comparisons for any names; a
+ * hash table could be slow for names that a peer has chosen. */
+static int check_names(const struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	const char **names = calloc(job->param_count, sizeof(*names));
+	int r = names ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; names && i < job->param_count; i++)
+		names[i] = job->params[i].name;
+	if (names)
+		qsort(names, job->param_count, sizeof(*names), by_name);
+	for (uint32_t i = 1; r == 0 && i < job->param_count; i++) {
+		if (strcmp(names[i - 1], names[i]) != 0)
+			continue;
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: expected every name once, and it occurs again",
+			SHOWN(names[i]));
+		r = -EINVAL;
+	}
+	free(names);
+	return r;
+}
+
+static int decode_params(
+	const json_t *params, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	int r;
+
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		struct tern_param *p = &job->params[i];
+
+		r = decode_param(json_array_get(params, i), i, p, why);
+		if (r < 0)
+			return r;
+		p->first = job->element_count;
+		job->element_count += p->count;
+	}
+	r = check_names(job, why);
+	return r < 0 ? r : own_names(job);
 }
 
 static int decode_lists(
@@ -197,9 +347,10 @@ static int decode_lists(
 	const json_t *servers = json_object_get(root, "servers");
 	size_t param_count = json_array_size(params),
 	       server_count = json_array_size(servers);
+	int r;
 
 	if (param_count < 1 || param_count > TERN_PARAMS_MAX)
-		return bad(why, "params", "1 to 4096 parameters");
+		return bad(why, "params", "1 to 4096 tensors");
 	if (server_count < 1 || server_count > TERN_SERVERS_MAX)
 		return bad(why, "servers", "1 to 256 addresses");
 	job->params = calloc(param_count, sizeof(*job->params));
@@ -208,13 +359,9 @@ static int decode_lists(
 		return -ENOMEM;
 	job->param_count = (uint32_t)param_count;
 	job->server_count = (uint32_t)server_count;
-	for (uint32_t i = 0; i < job->param_count; i++) {
-		int r = decode_param(json_array_get(params, i), &job->params[i],
-			&job->element_count, why);
-
-		if (r < 0)
-			return r;
-	}
+	r = decode_params(params, job, why);
+	if (r < 0)
+		return r;
 	for (uint32_t i = 0; i < job->server_count; i++) {
 		const char *address = json_string_value(json_array_get(servers, i));
 
@@ -356,45 +503,112 @@ static bool data_differ(const struct tern_ps_job *a, const struct tern_ps_job *b
 	return true;
 }
 
-static const char *init_name(enum tern_init_kind init)
+/* Prints how a tensor is started, to be read after "starts it". */
+static void print_init(const struct tern_param *p, char *out, size_t size)
 {
-	return init == TERN_INIT_UNIFORM ? "random" : "zero";
+	char a[24], b[24];
+
+	print_number((double)p->a, a, sizeof(a));
+	print_number((double)p->b, b, sizeof(b));
+	switch (p->init) {
+	case TERN_INIT_ZEROS:
+		snprintf(out, size, "with zeros");
+		return;
+	case TERN_INIT_CONSTANT:
+		snprintf(out, size, "with the constant %s", a);
+		return;
+	case TERN_INIT_UNIFORM:
+		snprintf(out, size, "uniform in [%s, %s)", a, b);
+		return;
+	case TERN_INIT_NORMAL:
+		snprintf(
+			out, size, "normal with mean %s and standard deviation %s", a, b);
+		return;
+	}
+}
+
+/* Compares bits, since 0 and -0 are equal numbers. */
+static bool inits_are_equal(const struct tern_param *p, const struct tern_param *q)
+{
+	unsigned arguments = tern_init_arguments(p->init);
+
+	return p->init == q->init &&
+	       (arguments < 1 || memcmp(&p->a, &q->a, sizeof(p->a)) == 0) &&
+	       (arguments < 2 || memcmp(&p->b, &q->b, sizeof(p->b)) == 0);
+}
+
+/* Compares two tensors of the same name. */
+static bool param_differs(const struct tern_param *p, const struct tern_param *q,
+	const char *who, struct tern_ps_text *why)
+{
+	char ours[100], theirs[100];
+
+	if (!tern_shape_equal(&p->shape, &q->shape)) {
+		print_shape(&p->shape, ours, sizeof(ours));
+		print_shape(&q->shape, theirs, sizeof(theirs));
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: %s has the shape %s, the job %s", SHOWN(p->name), who,
+			theirs, ours);
+		return true;
+	}
+	if (inits_are_equal(p, q))
+		return false;
+	print_init(p, ours, sizeof(ours));
+	print_init(q, theirs, sizeof(theirs));
+	snprintf(why->text, sizeof(why->text), "tensor %s: %s starts it %s, the job %s",
+		SHOWN(p->name), who, theirs, ours);
+	return true;
+}
+
+static bool has_param(const struct tern_ps_job *job, const char *name)
+{
+	for (uint32_t i = 0; i < job->param_count; i++)
+		if (strcmp(job->params[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Writes why the names of the jobs' tensors differ from number i on, where one of the
+ * lists may end. */
+static void tell_names(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	uint32_t i, const char *who, struct tern_ps_text *why)
+{
+	const char *ours = i < a->param_count ? a->params[i].name : NULL;
+	const char *theirs = i < b->param_count ? b->params[i].name : NULL;
+
+	if (ours && !has_param(b, ours))
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: the job has it, %s does not", SHOWN(ours), who);
+	else if (theirs && !has_param(a, theirs))
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: %s has it, the job does not", SHOWN(theirs), who);
+	else
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: number %u of the job, but %s has %s there: both must "
+			"have the tensors in the same order",
+			SHOWN(ours ? ours : "none"), i, who,
+			SHOWN(theirs ? theirs : "none"));
 }
 
 static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
-	char ours[100], theirs[100];
+	uint32_t count = TERN_MIN(a->param_count, b->param_count);
 
-	if (differ_int(why, who, "number of parameters", a->param_count, b->param_count))
-		return true;
-	for (uint32_t i = 0; i < a->param_count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		const struct tern_param *p = &a->params[i], *q = &b->params[i];
 
 		if (strcmp(p->name, q->name) != 0) {
-			snprintf(why->text, sizeof(why->text),
-				"parameter %u: %s calls it %s, the job %s", i, who,
-				q->name, p->name);
+			tell_names(a, b, i, who, why);
 			return true;
 		}
-		if (!tern_shape_equal(&p->shape, &q->shape)) {
-			print_shape(&p->shape, ours, sizeof(ours));
-			print_shape(&q->shape, theirs, sizeof(theirs));
-			snprintf(why->text, sizeof(why->text),
-				"parameter %s: %s has %s, the job %s", p->name, who,
-				theirs, ours);
-			return true;
-		}
-		if (p->init != q->init) {
-			snprintf(why->text, sizeof(why->text),
-				"parameter %s: %s starts it %s, the job %s", p->name, who,
-				init_name(q->init), init_name(p->init));
-			return true;
-		}
-		if (differ(why, who, p->name, p->scale, q->scale))
+		if (param_differs(p, q, who, why))
 			return true;
 	}
-	return false;
+	if (a->param_count == b->param_count)
+		return false;
+	tell_names(a, b, count, who, why);
+	return true;
 }
 
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,

@@ -30,18 +30,19 @@ enum tern_mode {
 struct tern_ps_job {
 	enum tern_mode mode;
 	uint64_t steps, seed;
-	uint32_t slots;         /* sync: R, number of gradients (slots) of each step */
-	uint32_t workers;       /* N: number of workers */
-	uint32_t batch;         /* number of records that one slot is computed from */
+	uint32_t slots;   /* sync: R, number of gradients (slots) of each step */
+	uint32_t workers; /* N: number of workers */
+	uint32_t batch;   /* number of records that one slot is computed from */
 	/* Training data: number of records, and digest. 0 records: whoever computes the
 	 * gradients chooses what to compute them from. */
 	uint64_t records, data;
 	struct tern_optimizer optimizer;
 	double clip_norm;     /* 0: no clipping */
 	char arithmetic[128]; /* engine's fingerprint: equal strings mean equal bits */
-	struct tern_param *params;
+	struct tern_param *params; /* the tensors; no name occurs twice */
 	uint32_t param_count;
-	uint64_t element_count; /* number of elements in all parameters; from params */
+	char *names; /* memory of the tensors' names; NULL: it belongs to others */
+	uint64_t element_count; /* number of elements in all tensors; from params */
 	char (*servers)[128];   /* addresses of the servers, by server number */
 	uint32_t server_count;
 };

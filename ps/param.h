@@ -1,29 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One parameter of a model: its name, its shape, its place in the flat vector (the vector
- * of all parameters of the model, one after the other), and its initial values. */
+/*
+ * One tensor of a job's parameters: its name, its shape, its place in the flat vector
+ * (the vector of all parameters, one tensor after the other), and its initial values.
+ *
+ * An initial value is a pure function of (seed, name of the tensor, number of the
+ * element) and of `init`, a and b. It has the same bits on every machine, and does not
+ * depend on the order of the tensors. Any value can be computed without the ones before
+ * it, since the chunks of a tensor lie on different servers.
+ */
 #ifndef TERN_PS_PARAM_H
 #define TERN_PS_PARAM_H
 
 #include <tern/types.h>
 
-/* How the initial values are computed. Initial value i of a parameter depends only on
- * this kind, the scale, and (seed, index of the parameter, i), so every process would
- * compute the same. */
-enum tern_init_kind {
-	TERN_INIT_ZERO,
-	TERN_INIT_UNIFORM, /* in [-scale, scale) */
+#define TERN_NAME_BYTES_MAX 255u
+
+/* How the initial values are made from the numbers a and b of the tensor. */
+enum tern_init {
+	TERN_INIT_ZEROS = 0,
+	TERN_INIT_CONSTANT = 1, /* a */
+	TERN_INIT_UNIFORM = 2,  /* uniform in [a, b) */
+	TERN_INIT_NORMAL = 3,   /* normal with the mean a and the standard deviation b */
 };
 
 struct tern_param {
-	char name[48];           /* "fc1.weight" */
+	/* "fc1.weight": 1 to TERN_NAME_BYTES_MAX bytes of UTF-8. The memory belongs to
+	 * whoever made the structure. */
+	const char *name;
 	struct tern_shape shape; /* f32 */
 	uint64_t first, count;   /* its range of the flat vector, in elements */
-	enum tern_init_kind init;
-	float scale;
+	enum tern_init init;
+	float a, b;
 };
 
-/* Computes `count` initial values of parameter number `index`, from value `first` on. */
-void tern_param_init(const struct tern_param *param, uint64_t seed, uint32_t index,
-	uint64_t first, uint64_t count, float *out);
+/* "zeros", "constant", "uniform" or "normal". */
+const char *tern_init_name(enum tern_init init);
+/* The kind of that name; -EINVAL: there is none. `name` may be NULL. */
+int tern_init_parse(const char *name, enum tern_init *out);
+
+/* How many of the numbers a and b the kind uses: 0, 1 (only a) or 2. */
+unsigned tern_init_arguments(enum tern_init init);
+
+/* Computes `count` initial values of the tensor, from value `first` on. The numbers a and
+ * b that its kind uses are finite; uniform: b > a; normal: b >= 0, and float32 can hold
+ * a - 9 b and a + 9 b. */
+void tern_param_init(const struct tern_param *param, uint64_t seed, uint64_t first,
+	uint64_t count, float *out);
+
+/* The quantile function of the normal distribution with mean 0 and standard deviation 1:
+ * u in (0, 1) is the probability of a smaller value. The relative error is below 1e-14. */
+double tern_normal_quantile(double u);
 
 #endif

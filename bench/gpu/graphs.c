@@ -101,8 +101,8 @@ static void open_model(struct graphs *g, const char *spec)
 		g->params[i] = map_floats(g->bytes);
 		g->grads[i] = map_floats(g->bytes);
 		for (size_t p = 0; p < count; p++)
-			tern_param_init(&params[p], 11 + i, (uint32_t)p, 0,
-				params[p].count, g->params[i] + params[p].first);
+			tern_param_init(&params[p], 11 + i, 0, params[p].count,
+				g->params[i] + params[p].first);
 	}
 }
 

@@ -23,6 +23,7 @@ struct tern_model {
 	unsigned layer_count;
 	/* For text, the embedding comes first. */
 	struct tern_param params[2 * TERN_LAYERS_MAX + 1];
+	char names[2 * TERN_LAYERS_MAX + 1][32];
 	size_t param_count;
 	uint64_t size;
 };

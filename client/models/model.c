@@ -111,9 +111,11 @@ int tern_model_context(const char *spec, struct tern_data_error *error)
 static uint64_t add_param(struct tern_model *m, const char *layer, const char *what,
 	uint64_t rows, uint64_t columns, float scale)
 {
+	char *name = m->names[m->param_count];
 	struct tern_param *p = &m->params[m->param_count++];
 
-	snprintf(p->name, sizeof(p->name), "%s.%s", layer, what);
+	snprintf(name, sizeof(m->names[0]), "%s.%s", layer, what);
+	p->name = name;
 	p->shape = tern_shape_1d(TERN_F32, rows);
 	if (columns) {
 		p->shape.rank = 2;
@@ -121,8 +123,11 @@ static uint64_t add_param(struct tern_model *m, const char *layer, const char *w
 	}
 	p->first = m->size;
 	p->count = rows * (columns ? columns : 1);
-	p->init = scale > 0 ? TERN_INIT_UNIFORM : TERN_INIT_ZERO;
-	p->scale = scale;
+	if (scale > 0) {
+		p->init = TERN_INIT_UNIFORM;
+		p->a = -scale;
+		p->b = scale;
+	}
 	m->size += p->count;
 	return p->first;
 }

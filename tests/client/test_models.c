@@ -364,24 +364,26 @@ static void check_params(const char *spec, struct tern_dataset *data)
 		float *whole = malloc(p[i].count * sizeof(float));
 		float *part = malloc(p[i].count * sizeof(float));
 		uint64_t third = p[i].count / 3, bytes;
+		struct tern_param other = p[i];
 		bool some = false;
 
 		assert_int_equal(p[i].first, next);
 		next += p[i].count;
 		assert_int_equal(tern_shape_bytes(&p[i].shape, &bytes), 0);
 		assert_int_equal(bytes, p[i].count * sizeof(float));
-		tern_param_init(&p[i], 7, i, 0, p[i].count, whole);
-		tern_param_init(&p[i], 7, i, third, p[i].count - third, part + third);
-		tern_param_init(&p[i], 7, i, 0, third, part);
+		tern_param_init(&p[i], 7, 0, p[i].count, whole);
+		tern_param_init(&p[i], 7, third, p[i].count - third, part + third);
+		tern_param_init(&p[i], 7, 0, third, part);
 		assert_memory_equal(whole, part, bytes);
 		for (uint64_t j = 0; j < p[i].count; j++) {
-			assert_true(fabsf(whole[j]) <= p[i].scale);
+			assert_true(p[i].a == -p[i].b && fabsf(whole[j]) <= p[i].b);
 			some |= whole[j] != 0;
 		}
 		assert_int_equal(some, p[i].init == TERN_INIT_UNIFORM);
-		tern_param_init(&p[i], 8, i, 0, p[i].count, part);
+		tern_param_init(&p[i], 8, 0, p[i].count, part);
 		assert_int_equal(memcmp(whole, part, bytes) != 0, some);
-		tern_param_init(&p[i], 7, i + 1, 0, p[i].count, part);
+		other.name = "of another name";
+		tern_param_init(&other, 7, 0, p[i].count, part);
 		assert_int_equal(memcmp(whole, part, bytes) != 0, some);
 		free(whole);
 		free(part);

@@ -96,8 +96,8 @@ void world_open(struct world *w, const char *spec)
 	params = tern_model_params(w->model, &count);
 	for (unsigned v = 0; v < 2; v++)
 		for (size_t i = 0; i < count; i++)
-			tern_param_init(&params[i], 11 + v, (uint32_t)i, 0,
-				params[i].count, w->params[v] + params[i].first);
+			tern_param_init(&params[i], 11 + v, 0, params[i].count,
+				w->params[v] + params[i].first);
 }
 
 void world_close(struct world *w)

@@ -7,6 +7,8 @@
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,13 +29,16 @@ static void add_param(struct tern_ps_job *job, uint32_t i, const char *name,
 {
 	struct tern_param *p = &job->params[i];
 
-	snprintf(p->name, sizeof(p->name), "%s", name);
+	p->name = name;
 	p->shape = (struct tern_shape){
 		.dtype = TERN_F32, .rank = columns ? 2 : 1, .dims = {rows, columns}};
 	p->first = job->element_count;
 	p->count = rows * (columns ? columns : 1);
-	p->init = scale > 0 ? TERN_INIT_UNIFORM : TERN_INIT_ZERO;
-	p->scale = scale;
+	if (scale > 0) {
+		p->init = TERN_INIT_UNIFORM;
+		p->a = -scale;
+		p->b = scale;
+	}
 	job->element_count += p->count;
 }
 
@@ -111,7 +116,8 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 		assert_int_equal(p->first, q->first);
 		assert_int_equal(p->count, q->count);
 		assert_int_equal(p->init, q->init);
-		assert_true(p->scale == q->scale);
+		assert_memory_equal(&p->a, &q->a, sizeof(p->a));
+		assert_memory_equal(&p->b, &q->b, sizeof(p->b));
 	}
 	assert_int_equal(a->server_count, b->server_count);
 	for (uint32_t i = 0; i < a->server_count; i++)
@@ -145,6 +151,96 @@ static void test_a_job_comes_back_the_same(void **state)
 		tern_ps_job_fini(&job);
 		free(text);
 	}
+}
+
+static void test_names_of_1_to_255_bytes_come_back(void **state)
+{
+	static char longest[TERN_NAME_BYTES_MAX + 1];
+	static const char *const names[] = {
+		"w", "\xc3\xa9/\xe6\xb0\xb4\x01 \"\\", longest};
+
+	(void)state;
+	memset(longest, 'x', sizeof(longest) - 1);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		struct tern_ps_job job = some_job(), back;
+		char *text;
+
+		job.params[1].name = names[i];
+		text = tern_ps_job_encode(&job);
+		assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why), 0);
+		assert_same(&job, &back);
+		tern_ps_job_fini(&back);
+		tern_ps_job_fini(&job);
+		free(text);
+	}
+}
+
+/* Floats that need all digits, the smallest, the largest, and a negative zero. */
+static void test_initial_values_come_back_bit_for_bit(void **state)
+{
+	static const float values[] = {
+		0.1f, -1.0f / 3, 0x1p-149f, -0x1.fffffep-127f, FLT_MAX, -0.0f, 16777215};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(values); i++) {
+		struct tern_ps_job job = some_job(), back;
+		char *text;
+
+		job.params[0].init = TERN_INIT_CONSTANT;
+		job.params[0].a = values[i];
+		job.params[0].b = 0;
+		job.params[1].init = values[i] > 0 ? TERN_INIT_UNIFORM : TERN_INIT_NORMAL;
+		job.params[1].a = values[i] > 0 ? -values[i] : values[i];
+		job.params[1].b = fabsf(values[i]);
+		text = tern_ps_job_encode(&job);
+		assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why), 0);
+		assert_same(&job, &back);
+		tern_ps_job_fini(&back);
+		tern_ps_job_fini(&job);
+		free(text);
+	}
+}
+
+/* What a caller describes wrongly is encoded so that the decoder names it. */
+static void refused_after_encoding(
+	const char *name, enum tern_init init, float a, float b, const char *word)
+{
+	struct tern_ps_job job = some_job(), back;
+	char *text;
+
+	job.params[1].name = name;
+	job.params[1].init = init;
+	job.params[1].a = a;
+	job.params[1].b = b;
+	text = tern_ps_job_encode(&job);
+	assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why), -EINVAL);
+	if (!strstr(why.text, word))
+		fail_msg("\"%s\" does not say \"%s\"", why.text, word);
+	tern_ps_job_fini(&job);
+	free(text);
+}
+
+static void test_tensors_described_wrongly_are_refused_in_words(void **state)
+{
+	char long_name[TERN_NAME_BYTES_MAX + 2];
+
+	(void)state;
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = 0;
+	refused_after_encoding("x", TERN_INIT_UNIFORM, 0.5f, 0.5f,
+		"tensor x: b: expected a number above a, which is 0.5, got 0.5");
+	refused_after_encoding("x", TERN_INIT_NORMAL, 0, -1,
+		"tensor x: b: expected a standard deviation of 0 or more, got -1.0");
+	refused_after_encoding("x", TERN_INIT_NORMAL, 0, FLT_MAX / 8,
+		"tensor x: b: expected a standard deviation so that a + 9 b fits");
+	refused_after_encoding("x", TERN_INIT_NORMAL, 0, NAN,
+		"tensor x: b: expected a finite number, got null");
+	refused_after_encoding("x", TERN_INIT_CONSTANT, -INFINITY, 0,
+		"tensor x: a: expected a finite number, got null");
+	refused_after_encoding(long_name, TERN_INIT_ZEROS, 0, 0,
+		"tensor number 1: name: expected 1 to 255 bytes");
+	refused_after_encoding("\xff", TERN_INIT_ZEROS, 0, 0,
+		"tensor number 1: name: expected 1 to 255 bytes of UTF-8");
 }
 
 /* ---- what is refused ---- */
@@ -218,14 +314,13 @@ static const struct {
 	{OPTIMIZER, "epsilon", NULL, {"1e39"}},
 	{OPTIMIZER, "weight_decay", NULL, {"1e39"}},
 	{OPTIMIZER, "initial_accumulator", NULL, {"1e39"}},
-	{PARAM, "name", NULL,
-		{"\"\"", "3",
-			"\"12345678901234567890123456789012345678901234567\\u00e9\""}},
+	{PARAM, "name", NULL, {"\"\"", "3", "\"__metadata__\""}},
 	{PARAM, "dims", "fc1.bias",
 		{"{}", "[0]", "[-1]", "[1.0]", "[1,1,1,1,1,1,1,1,1]", "[1099511627776]",
 			"[4294967296,4294967296,4294967296]"}},
-	{PARAM, "uniform", NULL, {"1", "\"yes\""}},
-	{PARAM, "scale", NULL, {"1e39", "\"1\""}},
+	{PARAM, "init", "tensor fc1.bias: init", {"1", "true", "\"zero\"", "\"\""}},
+	{PARAM, "a", "tensor fc1.bias: a", {"1e39", "\"1\""}},
+	{PARAM, "b", "tensor fc1.bias: b", {"-1e39", "\"1\""}},
 };
 
 static void test_a_field_that_is_missing_or_wrong_is_named(void **state)
@@ -252,6 +347,15 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 	refused(ROOT, "mode", NULL, "sync or async, got nothing");
 	refused(ROOT, "mode", "\"both\"", "sync or async, got \"both\"");
 	refused(OPTIMIZER, "lr", "[1,2]", "a finite number, got [1,2]");
+	refused(PARAM, "a", "[1,2]",
+		"tensor fc1.bias: a: expected a finite number, got [1,2]");
+	refused(PARAM, "init", "\"gauss\"",
+		"tensor fc1.bias: init: expected \"zeros\", \"constant\", \"uniform\" or "
+		"\"normal\", got \"gauss\"");
+	refused(PARAM, "dims", "[0]", "tensor fc1.bias: dims: expected dimensions of 1");
+	refused(PARAM, "name", "\"\"", "tensor number 1: name: expected 1 to 255 bytes");
+	refused(PARAM, "name", "\"fc1.weight\"",
+		"tensor fc1.weight: expected every name once");
 	refused(ROOT, "batch",
 		"\"1234567890123456789012345678901234567890123456789012345678901234\"",
 		"got a longer text");
@@ -294,9 +398,18 @@ static void test_strings_that_are_too_long_are_refused(void **state)
 	assert_non_null(strstr(why.text, "servers"));
 }
 
+static json_t *tensor_json(unsigned number)
+{
+	char name[16];
+
+	snprintf(name, sizeof(name), "t%u", number);
+	return json_pack("{s:s, s:[i], s:s, s:f, s:f}", "name", name, "dims", 1, "init",
+		"zeros", "a", 0.0, "b", 0.0);
+}
+
 static void test_lists_that_are_too_long_are_refused(void **state)
 {
-	json_t *root = some_json(), *params, *first;
+	json_t *root = some_json(), *params;
 	struct tern_ps_job job;
 
 	(void)state;
@@ -310,9 +423,11 @@ static void test_lists_that_are_too_long_are_refused(void **state)
 
 	root = some_json();
 	params = json_object_get(root, "params");
-	first = json_array_get(params, 0);
-	for (unsigned i = 2; i <= TERN_PARAMS_MAX; i++)
-		json_array_append(params, first);
+	for (unsigned i = 2; i < TERN_PARAMS_MAX; i++)
+		json_array_append_new(params, tensor_json(i));
+	assert_int_equal(decode(json_deep_copy(root), &job), 0);
+	tern_ps_job_fini(&job);
+	json_array_append_new(params, tensor_json(TERN_PARAMS_MAX));
 	assert_int_equal(decode(root, &job), -EINVAL);
 	assert_non_null(strstr(why.text, "params"));
 }
@@ -470,13 +585,86 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.optimizer.epsilon = 1, "epsilon");
 	DIFFERS(theirs.optimizer.weight_decay = 0, "weight decay");
 	DIFFERS(theirs.optimizer.initial_accumulator = 1, "initial accumulator");
-	DIFFERS(theirs.param_count = 1, "number of parameters");
-	DIFFERS(strcpy(theirs.params[1].name, "b"), "calls it b, the job fc1.bias");
-	DIFFERS(theirs.params[0].shape.dims[1] = 8, "f32[4,8], the job f32[4,7]");
-	DIFFERS(theirs.params[0].scale = 1, "fc1.weight");
-	DIFFERS(theirs.params[0].init = TERN_INIT_ZERO, "fc1.weight");
 	/* The two numbers differ by one, which float64 cannot represent at this size. */
 	DIFFERS(theirs.seed++, "18364758544493064721, the job 18364758544493064720");
+}
+
+static void set_init(
+	struct tern_ps_job *job, uint32_t i, enum tern_init init, float a, float b)
+{
+	job->params[i].init = init;
+	job->params[i].a = a;
+	job->params[i].b = b;
+}
+
+static void swap_tensors(struct tern_ps_job *job)
+{
+	struct tern_param first = job->params[0];
+
+	job->params[0] = job->params[1];
+	job->params[1] = first;
+}
+
+static void test_a_difference_between_tensors_is_said_in_words(void **state)
+{
+	(void)state;
+	DIFFERS(theirs.param_count = 1,
+		"tensor fc1.bias: the job has it, worker 7 does not");
+	DIFFERS(ours.param_count = 1,
+		"tensor fc1.bias: worker 7 has it, the job does not");
+	DIFFERS(theirs.params[1].name = "b",
+		"tensor fc1.bias: the job has it, worker 7 does not");
+	DIFFERS(swap_tensors(&theirs),
+		"tensor fc1.weight: number 0 of the job, but worker 7 has fc1.bias "
+		"there: both must have the tensors in the same order");
+	DIFFERS(theirs.params[0].shape.dims[1] = 8,
+		"tensor fc1.weight: worker 7 has the shape f32[4,8], the job f32[4,7]");
+	DIFFERS(set_init(&ours, 0, TERN_INIT_ZEROS, 0, 0),
+		"tensor fc1.weight: worker 7 starts it uniform in [-0.3, 0.3), the job "
+		"with zeros");
+	DIFFERS(set_init(&theirs, 0, TERN_INIT_UNIFORM, -0.3f, 1),
+		"starts it uniform in [-0.3, 1), the job uniform in [-0.3, 0.3)");
+	DIFFERS(set_init(&theirs, 1, TERN_INIT_CONSTANT, 0.1f, 0),
+		"tensor fc1.bias: worker 7 starts it with the constant 0.1, the job with "
+		"zeros");
+	DIFFERS(set_init(&theirs, 1, TERN_INIT_NORMAL, -1, 0.02f),
+		"starts it normal with mean -1 and standard deviation 0.02, the job with "
+		"zeros");
+}
+
+/* Long names are cut, so the rest of the sentence is whole. */
+static void test_a_difference_between_long_names_is_said_to_its_end(void **state)
+{
+	char long_name[TERN_NAME_BYTES_MAX + 1];
+
+	(void)state;
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = 0;
+	DIFFERS(ours.params[1].name = long_name, "xxx...: the job has it, worker 7 does");
+	DIFFERS((ours.params[0].name = theirs.params[0].name = long_name,
+			set_init(&theirs, 0, TERN_INIT_NORMAL, -1.17549435e-38f,
+				1.17549435e-38f)),
+		"the job uniform in [-0.3, 0.3)");
+}
+
+/* 0 and -0 are equal numbers of different bits, and numbers that a kind of initial values
+ * does not use make no difference. */
+static void test_initial_values_are_compared_as_they_are_used(void **state)
+{
+	struct tern_ps_job ours = some_job(), theirs = some_job();
+
+	(void)state;
+	set_init(&theirs, 1, TERN_INIT_ZEROS, 3, 4);
+	assert_false(tern_ps_job_differs(&ours, &theirs, "it", &why));
+	set_init(&ours, 1, TERN_INIT_CONSTANT, 0.0f, 1);
+	set_init(&theirs, 1, TERN_INIT_CONSTANT, 0.0f, 2);
+	assert_false(tern_ps_job_differs(&ours, &theirs, "it", &why));
+	set_init(&theirs, 1, TERN_INIT_CONSTANT, -0.0f, 1);
+	assert_true(tern_ps_job_differs(&ours, &theirs, "it", &why));
+	assert_non_null(strstr(why.text, "with the constant -0, the job with the "
+					 "constant 0"));
+	tern_ps_job_fini(&ours);
+	tern_ps_job_fini(&theirs);
 }
 
 static void test_arithmetic_may_differ_in_async_mode(void **state)
@@ -511,6 +699,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_comes_back_the_same),
+		cmocka_unit_test(test_names_of_1_to_255_bytes_come_back),
+		cmocka_unit_test(test_initial_values_come_back_bit_for_bit),
+		cmocka_unit_test(test_tensors_described_wrongly_are_refused_in_words),
 		cmocka_unit_test(test_a_field_that_is_missing_or_wrong_is_named),
 		cmocka_unit_test(test_the_value_of_a_wrong_field_is_told),
 		cmocka_unit_test(test_all_fields_are_tried),
@@ -521,6 +712,9 @@ int main(void)
 		cmocka_unit_test(test_duplicate_fields_are_refused),
 		cmocka_unit_test(test_changed_bytes_are_refused_or_a_sane_job),
 		cmocka_unit_test(test_a_difference_is_said_with_both_values),
+		cmocka_unit_test(test_a_difference_between_tensors_is_said_in_words),
+		cmocka_unit_test(test_a_difference_between_long_names_is_said_to_its_end),
+		cmocka_unit_test(test_initial_values_are_compared_as_they_are_used),
 		cmocka_unit_test(test_arithmetic_may_differ_in_async_mode),
 		cmocka_unit_test(test_async_shares_add_up_to_the_steps),
 	};

@@ -202,6 +202,9 @@ static void test_a_message_of_too_many_parts_is_not_read(void **state)
 	assert_non_null(ends[1].last);
 }
 
+/* Bytes of each name of the job, with the NUL at its end. */
+#define NAME_ROOM 48u
+
 static struct tern_ps_job largest_job(void)
 {
 	struct tern_ps_job job = {.steps = 1ull << 40,
@@ -213,10 +216,11 @@ static struct tern_ps_job largest_job(void)
 		.data = UINT64_MAX,
 		.params = calloc(TERN_PARAMS_MAX, sizeof(*job.params)),
 		.param_count = TERN_PARAMS_MAX,
+		.names = calloc(TERN_PARAMS_MAX, NAME_ROOM),
 		.servers = calloc(TERN_SERVERS_MAX, sizeof(*job.servers)),
 		.server_count = TERN_SERVERS_MAX};
 
-	assert_true(job.params && job.servers);
+	assert_true(job.params && job.names && job.servers);
 	tern_optimizer_parse("adam", &job.optimizer);
 	/* Long in JSON, where each of these characters is \u0001. */
 	memset(job.arithmetic, 1, sizeof(job.arithmetic) - 1);
@@ -224,12 +228,18 @@ static struct tern_ps_job largest_job(void)
 		memset(job.servers[i], 1, sizeof(job.servers[i]) - 1);
 	for (unsigned i = 0; i < TERN_PARAMS_MAX; i++) {
 		struct tern_param *p = &job.params[i];
+		char *name = job.names + (size_t)i * NAME_ROOM;
 
-		memset(p->name, 1, sizeof(p->name) - 1);
+		memset(name, 1, NAME_ROOM - 1);
+		snprintf(name, NAME_ROOM, "%x", i);
+		name[strlen(name)] = 1;
+		p->name = name;
 		p->shape = (struct tern_shape){.dtype = TERN_F32,
 			.rank = TERN_RANK_MAX,
 			.dims = {1ull << 38, 1, 1, 1, 1, 1, 1, 1}};
-		p->scale = -1.17549449e-38f;
+		p->init = TERN_INIT_UNIFORM;
+		p->a = -1.17549449e-38f;
+		p->b = 1.17549449e-38f;
 	}
 	return job;
 }

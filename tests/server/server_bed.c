@@ -143,6 +143,7 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	unsigned param_count, uint64_t count, unsigned servers)
 {
 	static struct tern_param params[200];
+	static char names[TERN_ARRAY_SIZE(params)][8];
 	char addresses[2][128] = {"", "tcp://127.0.0.1:9"};
 	struct tern_ps_job job = *like;
 	json_t *object;
@@ -150,9 +151,10 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 
 	assert_true(param_count <= TERN_ARRAY_SIZE(params) && servers <= 2);
 	for (unsigned i = 0; i < param_count; i++) {
-		params[i] = (struct tern_param){
-			.shape = tern_shape_1d(TERN_F32, count), .count = count};
-		snprintf(params[i].name, sizeof(params[i].name), "w%u", i);
+		snprintf(names[i], sizeof(names[i]), "w%u", i);
+		params[i] = (struct tern_param){.name = names[i],
+			.shape = tern_shape_1d(TERN_F32, count),
+			.count = count};
 	}
 	snprintf(addresses[0], sizeof(addresses[0]), "%s",
 		tern_server_address(rig->server));

@@ -534,7 +534,8 @@ def second_worker_is_refused(*more, says, **kw):
 
 
 def worker_of_another_model_is_refused():
-    second_worker_is_refused(model="mlp:8", says=["parameter"])
+    second_worker_is_refused(model="mlp:8", says=["tensor fc1.weight",
+                                                "has the shape f32[36,8], the job f32[36,24]"])
     second_worker_is_refused(lr="0.3", says=["learning rate", "has 0.3, the job 0.01"])
 
 

@@ -62,7 +62,7 @@ struct tern_model ledger_model(void)
 	model.params[0] = (struct tern_param){.name = "ledger",
 		.shape = tern_shape_1d(TERN_F32, model.size),
 		.count = model.size,
-		.init = TERN_INIT_ZERO};
+		.init = TERN_INIT_ZEROS};
 	return model;
 }
 
