@@ -84,6 +84,11 @@ struct tern_computer_ops {
 	/* The work was revoked. The computer must still end it, now or later. NULL: the
 	 * computer does not want to know. */
 	void (*revoke)(struct tern_computer *computer, struct tern_work *work);
+	/* All steps of this worker are done, and `params` (as in struct tern_work) is the
+	 * flat vector of the parameters after them, which does not change until the worker is
+	 * freed. In async mode other workers may still make steps. NULL: the computer does
+	 * not want to know. */
+	void (*complete)(struct tern_computer *computer, const struct tern_buf *params);
 	/* The computer holds the evaluation from now on. It may still hold a revoked work.
 	 * NULL: there is nothing to evaluate. */
 	void (*evaluate)(

@@ -367,6 +367,8 @@ static void add_up(struct tern_worker *w)
 
 void finish_start(struct tern_worker *w)
 {
+	struct tern_computer *computer = w->opts.computer;
+
 	worker_enter(w, WORKER_FINISHING);
 	w->results.steps = w->version;
 	w->results.loss = mean_loss(w->losses, w->loss_count);
@@ -376,6 +378,8 @@ void finish_start(struct tern_worker *w)
 		return;
 	}
 	w->results.bytes = w->byte_count;
+	if (computer->ops->complete)
+		computer->ops->complete(computer, versions_current(w));
 	if (w->job.mode == TERN_MODE_ASYNC)
 		tern_talk_say(&w->servers[0].talk, json_pack("{s:s}", "type", "done"));
 	finish_next(w);
@@ -447,9 +451,13 @@ void finish_run(struct tern_worker *w)
 	w->finish_task.done = checked;
 	w->finish_task.cost_ns = CHECK_COST_NS;
 	r = tern_env_submit(w->env, &w->finish_task);
-	if (r < 0)
+	if (r == -ENOTSUP) { /* the environment of a program has no threads for tasks */
+		check(&w->finish_task);
+		checked(&w->finish_task);
+	} else if (r < 0) {
 		worker_give_up(
 			w, r, "no thread for computation: %s", tern_status_text(r));
+	}
 }
 
 int finish_init(struct tern_worker *w)
