@@ -218,7 +218,7 @@ static int decode_name(const json_t *root, uint32_t number, struct tern_param *p
 	size_t bytes = json_string_length(name);
 
 	p->name = json_string_value(name);
-	if (bytes >= 1 && bytes <= TERN_NAME_BYTES_MAX && strlen(p->name) == bytes) {
+	if (bytes >= 1 && bytes <= TERN_TENSOR_NAME_MAX && strlen(p->name) == bytes) {
 		if (strcmp(p->name, "__metadata__") != 0)
 			return 0;
 		return bad(why, "tensor __metadata__",
@@ -227,7 +227,7 @@ static int decode_name(const json_t *root, uint32_t number, struct tern_param *p
 	snprintf(why->text, sizeof(why->text),
 		"params: tensor number %u: name: expected 1 to %u bytes of UTF-8 without "
 		"NUL",
-		number, TERN_NAME_BYTES_MAX);
+		number, TERN_TENSOR_NAME_MAX);
 	return -EINVAL;
 }
 

@@ -11,20 +11,10 @@
 #ifndef TERN_PS_PARAM_H
 #define TERN_PS_PARAM_H
 
-#include <tern/types.h>
-
-#define TERN_NAME_BYTES_MAX 255u
-
-/* How the initial values are made from the numbers a and b of the tensor. */
-enum tern_init {
-	TERN_INIT_ZEROS = 0,
-	TERN_INIT_CONSTANT = 1, /* a */
-	TERN_INIT_UNIFORM = 2,  /* uniform in [a, b) */
-	TERN_INIT_NORMAL = 3,   /* normal with the mean a and the standard deviation b */
-};
+#include <tern/train.h>
 
 struct tern_param {
-	/* "fc1.weight": 1 to TERN_NAME_BYTES_MAX bytes of UTF-8. The memory belongs to
+	/* "fc1.weight": 1 to TERN_TENSOR_NAME_MAX bytes of UTF-8. The memory belongs to
 	 * whoever made the structure. */
 	const char *name;
 	struct tern_shape shape; /* f32 */

@@ -155,7 +155,7 @@ static void test_a_job_comes_back_the_same(void **state)
 
 static void test_names_of_1_to_255_bytes_come_back(void **state)
 {
-	static char longest[TERN_NAME_BYTES_MAX + 1];
+	static char longest[TERN_TENSOR_NAME_MAX + 1];
 	static const char *const names[] = {
 		"w", "\xc3\xa9/\xe6\xb0\xb4\x01 \"\\", longest};
 
@@ -222,7 +222,7 @@ static void refused_after_encoding(
 
 static void test_tensors_described_wrongly_are_refused_in_words(void **state)
 {
-	char long_name[TERN_NAME_BYTES_MAX + 2];
+	char long_name[TERN_TENSOR_NAME_MAX + 2];
 
 	(void)state;
 	memset(long_name, 'x', sizeof(long_name) - 1);
@@ -635,7 +635,7 @@ static void test_a_difference_between_tensors_is_said_in_words(void **state)
 /* Long names are cut, so the rest of the sentence is whole. */
 static void test_a_difference_between_long_names_is_said_to_its_end(void **state)
 {
-	char long_name[TERN_NAME_BYTES_MAX + 1];
+	char long_name[TERN_TENSOR_NAME_MAX + 1];
 
 	(void)state;
 	memset(long_name, 'x', sizeof(long_name) - 1);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "client/engine_computer.h"
+#include "tests/system/sim/program.h"
 #include "tests/system/sim/scenario.h"
 #include "tests/system/sim/user.h"
 #include "transport/context.h"
@@ -133,6 +134,10 @@ struct member *job_add_worker(struct job *j, unsigned index)
 	job.servers = j->addresses;
 	job.server_count = j->servers;
 	open_member(j, m, "worker", index);
+	if (j->sessions) {
+		m->program = program_new(j, m, index);
+		return m;
+	}
 	m->engine = j->engine(j->engine_arg, job.batch);
 	let_hang(m);
 	if (engine_computer_new(
@@ -527,7 +532,9 @@ void job_finish(struct job *j)
 		tern_context_free(m->ctx);
 		tern_server_free(m->server);
 		tern_updater_free(m->updater);
-		tern_worker_free(m->worker);
+		if (!m->program)
+			tern_worker_free(m->worker);
+		program_free(m->program);
 		engine_computer_free(m->computer);
 		tern_engine_free(m->engine);
 		user_free(m->user);

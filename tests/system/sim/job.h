@@ -26,6 +26,8 @@ struct member {
 	const struct tern_engine_ops *engine_ops;
 	/* Computes in place of the engine, if job.users; else NULL. */
 	struct user *user;
+	/* If job.sessions: has the worker, in place of the member; else NULL. */
+	struct program *program;
 	struct tern_updater *updater;
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
@@ -58,6 +60,8 @@ struct job {
 	bool users; /* simulated users (user.h) compute the gradients, not engines */
 	/* The job names no number of records (struct tern_ps_job). */
 	bool no_records;
+	/* Simulated programs (program.h) train in sessions; there are no engines. */
+	bool sessions;
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */
@@ -77,6 +81,10 @@ struct job {
 	/* Called at each instant of virtual time: `prologue` until the training steps
 	 * begin, `script` from then on. May be NULL. */
 	void (*prologue)(struct job *j), (*script)(struct job *j);
+
+	/* A further check of the results, after the job and before members are freed. May
+	 * be NULL. */
+	bool (*also)(const struct job *j);
 
 	unsigned stage;                   /* for use by the script */
 	char addresses[MEMBERS_MAX][128]; /* addresses of the servers */

@@ -130,19 +130,15 @@ struct tern_engine *ledger_engine(void *model, size_t rows)
 	return engine;
 }
 
-void ledger_fill(
-	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count)
+void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t first,
+	uint64_t count)
 {
-	memset(gradient + first, 0, count * sizeof(*gradient));
-	for (uint32_t j = 0; j < work->batch; j++) {
-		uint64_t record = tern_work_record(work, j);
-
-		for (uint64_t i = first; i < first + count; i++) {
-			if (i % CHUNK_FLOATS == record)
-				gradient[i] += 1;
-			if (i % CHUNK_FLOATS == record + VERSION_PLACE)
-				gradient[i] += (float)work->version;
-		}
+	memset(gradient, 0, count * sizeof(*gradient));
+	for (uint64_t i = first; i < first + count; i++) {
+		if (i % CHUNK_FLOATS == record)
+			gradient[i - first] = 1;
+		if (i % CHUNK_FLOATS == record + VERSION_PLACE)
+			gradient[i - first] = (float)version;
 	}
 }
 
@@ -283,7 +279,8 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 	job->sim = tern_sim_new(&opts);
 	job_start(job, ledger_data());
 	tern_sim_run(job->sim, job_disturb, job, 60 * TERN_NS_PER_S);
-	good = job_judge(job) && (job->doomed || ledger_is_right(job));
+	good = job_judge(job) &&
+	       (job->doomed || (ledger_is_right(job) && (!job->also || job->also(job))));
 	job_finish(job);
 	*hash = tern_sim_hash(job->sim);
 	tern_sim_free(job->sim);

@@ -14,9 +14,10 @@ struct tern_model ledger_model(void);
 struct tern_ps_job ledger_plan(uint32_t slots);
 /* To be set as job.engine, with the name of a model as engine_arg. */
 struct tern_engine *ledger_engine(void *model, size_t rows);
-/* Writes `count` elements of the gradient of a slot, from element `first`. */
-void ledger_fill(
-	const struct tern_work *work, float *gradient, uint64_t first, uint64_t count);
+/* Writes to `gradient` the elements first to first + count - 1 of the gradient of a slot
+ * that has this one record, computed from this version. */
+void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t first,
+	uint64_t count);
 /* Checks that every record was applied in every chunk as often as it should be; prints
  * the first error. */
 bool ledger_is_right(const struct job *j);

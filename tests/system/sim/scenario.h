@@ -54,6 +54,11 @@ bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash);
  * sync or async mode. */
 bool scenario_user(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Jobs of simulated programs that train in sessions (tern/train.h), with the same
+ * disturbances and checks as scenario_user(). The final parameters of all workers must be
+ * those that one of them has saved. */
+bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
  * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);

@@ -44,6 +44,7 @@ static const struct {
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
 	{"user", scenario_user, 50},
+	{"session", scenario_session, 50},
 	{"handover", scenario_handover, 50},
 	{"arrivals", scenario_arrivals, 50},
 #if TERN_HAVE_CUDA

@@ -86,7 +86,8 @@ static void say_piece(struct user *u)
 	uint64_t bytes = u->member->worker->byte_count;
 	bool revoked = u->revoked;
 
-	ledger_fill(u->work, tern_vector(u->work->gradient), p->first, p->count);
+	ledger_fill(tern_work_record(u->work, 0), u->work->version,
+		tern_vector(u->work->gradient) + p->first, p->first, p->count);
 	tern_work_final(u->work, p->first, p->count);
 	if (revoked)
 		expect_nothing_sent(u, bytes);

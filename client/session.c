@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session is a computer (compute.h) for the worker, whose slots and final parameters it
+ * passes on to the program, tensor by tensor. It checks what the program says: the worker
+ * relies on it.
+ */
+#include "client/session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "base/sized.h"
+#include "client/compute.h"
+#include "client/worker.h"
+
+#define SEED_STREAM 0x736c6f74ull /* "slot" */
+
+struct tern_slot {
+	struct tern_session *session;
+	struct tern_work *work; /* NULL: the worker has begun no slot */
+	bool held;              /* the program holds the slot */
+	bool revoked;
+	bool *pushed; /* one entry per tensor, by id */
+};
+
+struct tern_session {
+	struct tern_session_opts opts;
+	struct tern_context *ctx;
+	struct tern_computer computer;
+	struct tern_worker *worker; /* NULL: not started */
+	/* The tensors in job.params are in the order of their names from the start on, so
+	 * that workers agree however they declare them; params_of[id] is the tensor's place
+	 * there. */
+	struct tern_ps_job job;
+	uint32_t *params_of, tensor_room;
+	struct tern_slot slot;
+	/* All steps are done: these are the parameters. */
+	const struct tern_buf *final;
+	struct tern_evaluation *evaluation; /* this worker is the finisher */
+	/* The job is complete, and its memory is its own; before that, the tensors' names
+	 * are the session's. */
+	bool settled;
+	bool started, ended;
+	int status; /* if `ended` */
+	char text[600];
+};
+
+static int complain(struct tern_session *s, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Sets the text of the session. Returns `status`. */
+static int complain(struct tern_session *s, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(s->text, sizeof(s->text), fmt, ap);
+	va_end(ap);
+	return status;
+}
+
+static void tell(struct tern_session *s)
+{
+	if (s->opts.event)
+		s->opts.event(s->opts.arg);
+}
+
+static struct tern_session *of_computer(struct tern_computer *computer)
+{
+	return tern_container_of(computer, struct tern_session, computer);
+}
+
+/* ---- what the worker says ---- */
+
+static void on_begin(struct tern_computer *computer, struct tern_work *work)
+{
+	struct tern_session *s = of_computer(computer);
+
+	tern_assert(!s->slot.work);
+	s->slot.work = work;
+	s->slot.revoked = false;
+	memset(s->slot.pushed, 0, s->job.param_count * sizeof(*s->slot.pushed));
+	tell(s);
+}
+
+static void on_revoke(struct tern_computer *computer, struct tern_work *work)
+{
+	struct tern_session *s = of_computer(computer);
+
+	tern_assert(s->slot.work == work);
+	if (s->slot.held) {
+		s->slot.revoked = true;
+	} else {
+		s->slot.work = NULL;
+		tern_work_end(work, 0);
+	}
+	tell(s);
+}
+
+static void on_complete(struct tern_computer *computer, const struct tern_buf *params)
+{
+	struct tern_session *s = of_computer(computer);
+
+	s->final = params;
+	tell(s);
+}
+
+static void on_evaluate(
+	struct tern_computer *computer, struct tern_evaluation *evaluation)
+{
+	struct tern_session *s = of_computer(computer);
+
+	s->final = evaluation->params;
+	s->evaluation = evaluation;
+	tell(s);
+}
+
+static void note(void *arg, const char *text)
+{
+	struct tern_session *s = arg;
+
+	if (s->opts.note)
+		s->opts.note(s->opts.arg, text);
+}
+
+static void lost(void *arg, uint32_t worker, const char *text)
+{
+	(void)worker;
+	note(arg, text);
+}
+
+static void ended(void *arg, int status, const char *text,
+	const struct tern_worker_results *results)
+{
+	struct tern_session *s = arg;
+
+	(void)results;
+	s->ended = true;
+	s->status = status;
+	complain(s, status, "%s", text);
+	tell(s);
+}
+
+/* ---- before the start ---- */
+
+/* Reads the list of addresses of `join` into the job. An address without "FABRIC://" gets
+ * "auto://". */
+static int read_servers(struct tern_ps_job *job, const char *join)
+{
+	const size_t room = sizeof(job->servers[0]);
+	size_t count = 1;
+
+	for (const char *p = join; *p; p++)
+		count += *p == ',';
+	if (count > TERN_SERVERS_MAX)
+		return -EINVAL;
+	job->servers = calloc(count, room);
+	if (!job->servers)
+		return -ENOMEM;
+	for (const char *p = join; job->server_count < count; p++) {
+		size_t n = strcspn(p, ",");
+		const char *fabric = memmem(p, n, "://", 3) ? "" : "auto://";
+
+		if (n == 0 || (size_t)snprintf(job->servers[job->server_count++], room,
+				      "%s%.*s", fabric, (int)n, p) >= room)
+			return -EINVAL;
+		p += n;
+	}
+	return 0;
+}
+
+int tern_session_new_sized(struct tern_context *ctx, const struct tern_session_opts *opts,
+	size_t opts_bytes, struct tern_session **out)
+{
+	static const struct tern_computer_ops ops = {.begin = on_begin,
+		.revoke = on_revoke,
+		.complete = on_complete,
+		.evaluate = on_evaluate};
+	struct tern_session *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	r = tern_read_sized(&s->opts, sizeof(s->opts), opts, opts_bytes);
+	if (r == 0)
+		r = s->opts.join ? read_servers(&s->job, s->opts.join) : -EINVAL;
+	if (r < 0) {
+		tern_session_free(s);
+		return r;
+	}
+	s->opts.join = NULL; /* the caller's */
+	s->ctx = ctx;
+	s->computer.ops = &ops;
+	s->slot.session = s;
+	*out = s;
+	return 0;
+}
+
+/* Frees the names of the tensors that the program has declared. */
+static void forget_tensors(struct tern_session *s)
+{
+	for (uint32_t i = 0; i < s->job.param_count; i++)
+		free((char *)(uintptr_t)s->job.params[i].name);
+}
+
+void tern_session_free(struct tern_session *s)
+{
+	if (!s)
+		return;
+	tern_worker_free(s->worker);
+	if (!s->settled)
+		forget_tensors(s);
+	tern_ps_job_fini(&s->job);
+	free(s->params_of);
+	free(s->slot.pushed);
+	free(s);
+}
+
+/* Makes room for one more tensor. */
+static int grow(struct tern_session *s)
+{
+	uint32_t room = TERN_MAX(16u, 2 * s->tensor_room);
+	struct tern_param *params;
+
+	if (s->job.param_count < s->tensor_room)
+		return 0;
+	params = realloc(s->job.params, room * sizeof(*params));
+	if (!params)
+		return -ENOMEM;
+	s->job.params = params;
+	s->tensor_room = room;
+	return 0;
+}
+
+int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_opts *opts,
+	size_t opts_bytes, uint32_t *id)
+{
+	struct tern_tensor_opts o;
+	char *name;
+	int r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
+
+	if (r < 0)
+		return complain(s, r, "a tensor has an option that this library lacks");
+	if (s->started)
+		return complain(s, -EALREADY,
+			"a tensor cannot be declared after the session has started");
+	if (!o.name || !*o.name || strlen(o.name) > TERN_TENSOR_NAME_MAX)
+		return complain(s, -EINVAL,
+			"the name of tensor %u: expected 1 to %u bytes, got %s",
+			s->job.param_count, TERN_TENSOR_NAME_MAX,
+			o.name && *o.name ? "more" : "none");
+	if (o.shape.dtype != TERN_F32)
+		return complain(s, -EINVAL, "tensor %s: expected dtype f32, got %s",
+			o.name, tern_dtype_name(o.shape.dtype));
+	if (s->job.param_count == TERN_PARAMS_MAX)
+		return complain(s, -E2BIG, "tensor %s: a job has at most %u tensors",
+			o.name, TERN_PARAMS_MAX);
+	name = grow(s) < 0 ? NULL : strdup(o.name);
+	if (!name)
+		return complain(s, -ENOMEM, "no memory for tensor %s", o.name);
+	*id = s->job.param_count++;
+	s->job.params[*id] = (struct tern_param){.name = name,
+		.shape = o.shape,
+		.first = *id, /* until the tensors are sorted */
+		.init = o.init,
+		.a = (float)o.a,
+		.b = (float)o.b};
+	return 0;
+}
+
+/* ---- the start ---- */
+
+/* Fills in the rule of the job. A field of 0 leaves the rule's default. */
+static int read_rule(struct tern_session *s, const struct tern_rule_opts *rule)
+{
+	struct tern_optimizer *o = &s->job.optimizer;
+	const char *name = rule->name ? rule->name : "sgd";
+	const struct {
+		double from;
+		float *to;
+	} fields[] = {{rule->lr, &o->lr}, {rule->momentum, &o->momentum},
+		{rule->beta1, &o->beta1}, {rule->beta2, &o->beta2},
+		{rule->epsilon, &o->epsilon}, {rule->weight_decay, &o->weight_decay},
+		{rule->initial_accumulator, &o->initial_accumulator}};
+
+	if (tern_optimizer_parse(name, o) < 0)
+		return complain(s, -EINVAL, "rule %.60s: expected %s", name,
+			tern_optimizer_names());
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
+		if (fields[i].from != 0)
+			*fields[i].to = (float)fields[i].from;
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct tern_param *x = a, *y = b;
+
+	return strcmp(x->name, y->name);
+}
+
+/* Brings the tensors into the order of their names, and lays them out one after the
+ * other. */
+static int lay_out(struct tern_session *s)
+{
+	uint32_t count = s->job.param_count;
+
+	s->params_of = calloc(count + 1u, sizeof(*s->params_of));
+	s->slot.pushed = calloc(count + 1u, sizeof(*s->slot.pushed));
+	if (!s->params_of || !s->slot.pushed)
+		return complain(s, -ENOMEM, "no memory for %u tensors", count);
+	if (count)
+		qsort(s->job.params, count, sizeof(*s->job.params), by_name);
+	for (uint32_t i = 0; i < count; i++)
+		s->params_of[s->job.params[i].first] = i;
+	return 0;
+}
+
+/* Checks the job as a server does, by writing it as the message that a server gets and
+ * reading that. The job is then as the server reads it. */
+static int check_job(struct tern_session *s)
+{
+	char *text = tern_ps_job_encode(&s->job);
+	struct tern_ps_text why = {""};
+	struct tern_ps_job read;
+	int r = text ? tern_ps_job_decode(text, strlen(text), &read, &why) : -ENOMEM;
+
+	free(text);
+	if (r < 0)
+		return complain(s, r, "the job cannot be: %s",
+			*why.text ? why.text : tern_status_text(r));
+	forget_tensors(s);
+	tern_ps_job_fini(&s->job);
+	s->job = read;
+	s->settled = true;
+	return 0;
+}
+
+static int read_job(struct tern_session *s, const struct tern_job_opts *o)
+{
+	const char *arithmetic = o->arithmetic ? o->arithmetic : "";
+	struct tern_ps_job *job = &s->job;
+
+	job->mode = o->mode == TERN_TRAIN_ASYNC ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	job->steps = o->steps;
+	job->seed = o->seed;
+	job->workers = o->workers;
+	job->slots = o->slots ? o->slots : o->workers;
+	job->batch = o->records ? o->batch : 1;
+	job->records = o->records;
+	job->data = o->data;
+	job->clip_norm = o->clip_norm;
+	if (o->index >= o->workers)
+		return complain(s, -EINVAL,
+			"index %u of %u workers: expected an index from 0 to the number "
+			"of workers less one",
+			o->index, o->workers);
+	if (strlen(arithmetic) >= sizeof(job->arithmetic))
+		return complain(s, -EINVAL, "arithmetic: expected at most %zu bytes",
+			sizeof(job->arithmetic) - 1);
+	strcpy(job->arithmetic, arithmetic);
+	return read_rule(s, &o->rule);
+}
+
+int tern_session_start_sized(
+	struct tern_session *s, const struct tern_job_opts *opts, size_t opts_bytes)
+{
+	struct tern_job_opts o;
+	struct tern_ps_text why;
+	int r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
+
+	if (r < 0)
+		return complain(s, r, "the job has an option that this library lacks");
+	if (s->started)
+		return complain(s, -EALREADY, "the session has started already");
+	s->started = true;
+	r = read_job(s, &o);
+	if (r == 0)
+		r = lay_out(s);
+	if (r == 0)
+		r = check_job(s);
+	if (r == 0) {
+		r = tern_worker_new(
+			&(struct tern_worker_opts){.domain = tern_context_domain(s->ctx),
+				.ctx = s->ctx,
+				.computer = &s->computer,
+				.job = &s->job,
+				.index = o.index,
+				.note = note,
+				.lost = lost,
+				.waiting = note,
+				.ended = ended,
+				.arg = s},
+			&s->worker, &why);
+		if (r < 0)
+			complain(s, r, "%s", why.text);
+	}
+	s->ended = r < 0;
+	s->status = r;
+	return r;
+}
+
+/* ---- slots ---- */
+
+int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
+	struct tern_slot_info *info, size_t info_bytes)
+{
+	struct tern_slot *slot = &s->slot;
+	struct tern_slot_info own;
+
+	if (!s->started)
+		return complain(s, -EINVAL, "the session has not started");
+	if (slot->held)
+		return complain(s, -EBUSY, "the slot before was not ended");
+	if (s->final)
+		return -ENODATA;
+	if (s->ended)
+		return s->status;
+	if (!slot->work)
+		return -EAGAIN;
+	slot->held = true;
+	own = (struct tern_slot_info){.step = slot->work->version,
+		.slot = slot->work->slot,
+		.batch = s->job.records ? slot->work->batch : 0,
+		.seed = tern_rng_at(
+			s->job.seed, SEED_STREAM, slot->work->version, slot->work->slot)};
+	if (info)
+		tern_write_sized(info, info_bytes, &own, sizeof(own));
+	*out = slot;
+	return 0;
+}
+
+uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j)
+{
+	if (slot->work->record_count == 0 || j >= slot->work->batch)
+		return UINT64_MAX;
+	return tern_work_record(slot->work, j);
+}
+
+static const struct tern_param *param_of(const struct tern_session *s, uint32_t id)
+{
+	return id < s->job.param_count ? &s->job.params[s->params_of[id]] : NULL;
+}
+
+const float *tern_slot_param(const struct tern_slot *slot, uint32_t id)
+{
+	const struct tern_param *p = param_of(slot->session, id);
+
+	return p ? tern_vector(slot->work->params) + p->first : NULL;
+}
+
+float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id)
+{
+	const struct tern_param *p = param_of(slot->session, id);
+
+	return p ? tern_vector(slot->work->gradient) + p->first : NULL;
+}
+
+struct tern_worker *session_worker(const struct tern_session *s)
+{
+	return s->worker;
+}
+
+struct tern_session *session_of_slot(const struct tern_slot *slot)
+{
+	return slot->session;
+}
+
+int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
+{
+	struct tern_session *s = slot->session;
+	const struct tern_param *p = param_of(s, id);
+
+	if (!p)
+		return complain(s, -EINVAL, "tensor %u: expected 0 to %u", id,
+			s->job.param_count - 1);
+	if (slot->pushed[id])
+		return complain(s, -EALREADY, "tensor %s was pushed before in this slot",
+			p->name);
+	slot->pushed[id] = true;
+	*count = p->count;
+	return 0;
+}
+
+void session_pushed(struct tern_slot *slot, uint32_t id)
+{
+	const struct tern_param *p = param_of(slot->session, id);
+
+	tern_work_final(slot->work, p->first, p->count);
+}
+
+int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from)
+{
+	uint64_t count = 0;
+	int r = session_reserve(slot, id, &count);
+
+	if (r < 0)
+		return r;
+	if (from)
+		memcpy(tern_slot_gradient(slot, id), from, count * sizeof(*from));
+	session_pushed(slot, id);
+	return 0;
+}
+
+static struct tern_work *let_go(struct tern_slot *slot)
+{
+	struct tern_work *work = slot->work;
+
+	slot->work = NULL;
+	slot->held = false;
+	return work;
+}
+
+void tern_slot_end(struct tern_slot *slot, double loss)
+{
+	struct tern_session *s = slot->session;
+
+	for (uint32_t id = 0; id < s->job.param_count; id++) {
+		if (slot->pushed[id])
+			continue;
+		memset(tern_slot_gradient(slot, id), 0,
+			param_of(s, id)->count * sizeof(float));
+		tern_slot_push(slot, id, NULL);
+	}
+	tern_work_end(let_go(slot), loss);
+}
+
+void tern_slot_fail(struct tern_slot *slot, const char *text)
+{
+	tern_work_fail(let_go(slot), -ECANCELED, text);
+}
+
+bool tern_slot_is_revoked(const struct tern_slot *slot)
+{
+	return slot->revoked;
+}
+
+/* ---- the end ---- */
+
+const float *tern_session_param(const struct tern_session *s, uint32_t id)
+{
+	const struct tern_param *p = param_of(s, id);
+
+	return s->final && p ? tern_vector(s->final) + p->first : NULL;
+}
+
+int tern_session_finisher(const struct tern_session *s)
+{
+	if (s->ended)
+		return s->status;
+	return s->evaluation ? 1 : -EAGAIN;
+}
+
+void tern_session_goes_on(struct tern_session *s)
+{
+	if (s->evaluation)
+		tern_evaluation_goes_on(s->evaluation);
+}
+
+void tern_session_finished(struct tern_session *s, const char *text)
+{
+	struct tern_evaluation *evaluation = s->evaluation;
+
+	s->evaluation = NULL;
+	if (evaluation)
+		tern_evaluation_end(evaluation, text ? -ECANCELED : 0, text);
+}
+
+void tern_session_leave(struct tern_session *s, const char *why)
+{
+	if (s->worker && !s->ended)
+		tern_worker_ask_to_leave(s->worker, why);
+}
+
+int tern_session_status(const struct tern_session *s)
+{
+	return s->ended ? s->status : -EAGAIN;
+}
+
+const char *tern_session_text(const struct tern_session *s)
+{
+	return s->text;
+}
+
+void tern_session_describe(const struct tern_session *s, char *text, size_t bytes)
+{
+	if (s->ended)
+		snprintf(text, bytes, "the session has ended: %s", s->text);
+	else if (s->worker)
+		tern_worker_describe(s->worker, text, bytes);
+	else
+		snprintf(text, bytes, "the session has not started");
+}

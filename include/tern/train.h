@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Training: a session is one worker of a job whose parameters are kept and updated by
+ * parameter servers (`tern server`). The caller has the model: it says which tensors the
+ * model has, computes gradients, and hands them over.
+ *
+ *     tern_session_new, tern_session_tensor (for each tensor), tern_session_start
+ *     tern_session_next      a slot (a share of a step's work) to compute, or the end
+ *       tern_slot_param      values of a tensor
+ *       tern_slot_push       gradient of a tensor, in any order
+ *       tern_slot_end
+ *     tern_session_finisher  one worker saves the results
+ *     tern_context_free, tern_session_free
+ *
+ * All functions of this header are called on the thread of the session's context, and none
+ * blocks. tern_session_next() and tern_session_finisher() return -EAGAIN while there is
+ * nothing to do. The callback event() says when to call them again. <tern/shared.h> has the
+ * same functions for any thread, with a timeout.
+ *
+ * In sync mode the parameters of every step have the same bytes for any number of workers
+ * and servers, whichever workers are lost, if a slot's gradient is a pure function of the
+ * parameters, the slot's records and its seed. See docs/training.md.
+ *
+ * Only libraries that are built with training (build option "train") have these functions.
+ */
+#ifndef TERN_TRAIN_H
+#define TERN_TRAIN_H
+
+#include <tern/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tern_session;
+struct tern_slot;
+
+enum tern_train_mode {
+	/* Each step adds up the gradients of all slots, always in the same order. */
+	TERN_TRAIN_SYNC = 0,
+	/* Each gradient is applied when it arrives. */
+	TERN_TRAIN_ASYNC = 1,
+};
+
+/* Initial values of a tensor. Value number i is a function of the job's seed, the tensor's
+ * name and i. */
+enum tern_init {
+	TERN_INIT_ZEROS = 0,
+	TERN_INIT_CONSTANT = 1, /* a */
+	TERN_INIT_UNIFORM = 2,  /* in [a, b) */
+	TERN_INIT_NORMAL = 3,   /* with mean a and standard deviation b */
+};
+
+/* Bytes of the longest name of a tensor, without the NUL. */
+#define TERN_TENSOR_NAME_MAX 255u
+
+struct tern_tensor_opts {
+	const char *name;        /* copied */
+	struct tern_shape shape; /* dtype TERN_F32; no dimension of 0 */
+	enum tern_init init;
+	double a, b;
+};
+
+/* How the servers update parameters. A number of 0 means the rule's default. */
+struct tern_rule_opts {
+	/* "sgd", "momentum", "adagrad", "adam"; NULL: "sgd". docs/training.md has the
+	 * formulas and the defaults. */
+	const char *name;
+	double lr; /* learning rate */
+	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
+};
+
+/* A job. All its workers must describe the same job: the servers refuse a worker that does
+ * not, and say what differs. */
+struct tern_job_opts {
+	uint32_t workers; /* number of workers, at least 1 */
+	uint32_t index;   /* which of them this one is, from 0; may differ */
+	enum tern_train_mode mode;
+	uint32_t slots; /* sync: gradients of each step; 0: one for each worker */
+	uint64_t steps; /* sync: of the job; async: of all workers together */
+	uint64_t seed;
+	struct tern_rule_opts rule;
+	double clip_norm; /* sync: limit of a gradient's global norm; 0: none */
+	/* Names all that the bits of a gradient depend on, besides the parameters and the
+	 * records. In sync mode the servers refuse workers with different names; at most
+	 * 127 bytes. NULL: "". Then equal bytes are not promised. */
+	const char *arithmetic;
+	/* Records (such as images) of the training data, which are dealt out to slots in
+	 * a random order, each once in an epoch. 0: slots have no records, and the caller
+	 * chooses its data by slot and step. */
+	uint64_t records;
+	uint32_t batch; /* records of a slot; ignored if records is 0 */
+	/* A digest of the data, so that workers with different data are refused; 0: the
+	 * data is not compared. */
+	uint64_t data;
+};
+
+struct tern_session_opts {
+	/* Addresses of all servers, "HOST:PORT,HOST:PORT", in the same order for all
+	 * workers. An address may begin with a fabric, such as "tcp://". */
+	const char *join;
+	/* Something has changed: tern_session_next() or tern_session_finisher() may have
+	 * an answer, a slot may have been revoked, or the session has ended. It must not
+	 * call functions of this library. May be NULL. */
+	void (*event)(void *arg);
+	/* A line that the user may want to read: another worker was lost, or this one
+	 * waits for others. `text` is valid during the call only. May be NULL. */
+	void (*note)(void *arg, const char *text);
+	void *arg;
+};
+
+/* Makes a session. It uses `ctx` until it is freed. Errors: -EINVAL: `join` is missing or
+ * malformed; -E2BIG; -ENOMEM. */
+TERN_API int tern_session_new_sized(struct tern_context *ctx,
+	const struct tern_session_opts *opts, size_t opts_bytes,
+	struct tern_session **out);
+static inline int tern_session_new(struct tern_context *ctx,
+	const struct tern_session_opts *opts, struct tern_session **out)
+{
+	return tern_session_new_sized(ctx, opts, sizeof(*opts), out);
+}
+
+/* Frees the session and the gradients and parameters in it. The context must have been
+ * freed before. NULL is allowed. */
+TERN_API void tern_session_free(struct tern_session *s);
+
+/*
+ * Declares a tensor of the model, before the start, and sets *id to its number, counted
+ * from 0. Workers may declare the tensors in different orders. Errors, all of them with
+ * tern_session_text(): -EINVAL: the name is missing or too long, or the dtype is not
+ * TERN_F32; -EALREADY: the session has started; -E2BIG; -ENOMEM.
+ */
+TERN_API int tern_session_tensor_sized(struct tern_session *s,
+	const struct tern_tensor_opts *opts, size_t opts_bytes, uint32_t *id);
+static inline int tern_session_tensor(
+	struct tern_session *s, const struct tern_tensor_opts *opts, uint32_t *id)
+{
+	return tern_session_tensor_sized(s, opts, sizeof(*opts), id);
+}
+
+/*
+ * Starts to join the job. If a server refuses the worker, the session ends with -EINVAL.
+ * Errors, all of them with tern_session_text(): -EINVAL: something in `job` or in a tensor
+ * is impossible, or two tensors have the same name; -EALREADY: the session has started; -E2BIG; -ENOMEM. A session that
+ * could not start can only be freed.
+ */
+TERN_API int tern_session_start_sized(
+	struct tern_session *s, const struct tern_job_opts *job, size_t job_bytes);
+static inline int tern_session_start(
+	struct tern_session *s, const struct tern_job_opts *job)
+{
+	return tern_session_start_sized(s, job, sizeof(*job));
+}
+
+/* ---- slots ---- */
+
+struct tern_slot_info {
+	uint64_t step;  /* sync: of the job; async: of this worker. Counted from 0 */
+	uint32_t slot;  /* sync: which one of the step, from 0; async: 0 */
+	uint32_t batch; /* number of its records; 0 if the job has none */
+	/* For the random numbers that the gradient depends on; in sync mode a function of
+	 * the job's seed, step and slot. */
+	uint64_t seed;
+};
+
+/*
+ * Gives the caller a slot to compute. The caller holds it until tern_slot_end() or
+ * tern_slot_fail(), and holds one slot at a time. `info` may be NULL. Returns 0, or
+ *
+ * - -EAGAIN: none is due now: event() says when to call again;
+ * - -EBUSY: the caller still holds a slot;
+ * - -ENODATA: all steps are done, and tern_session_param() has the final parameters;
+ * - the status with which the session has ended: tern_session_text() says why;
+ * - -EINVAL: the session has not started.
+ */
+TERN_API int tern_session_next_sized(struct tern_session *s, struct tern_slot **slot,
+	struct tern_slot_info *info, size_t info_bytes);
+static inline int tern_session_next(
+	struct tern_session *s, struct tern_slot **slot, struct tern_slot_info *info)
+{
+	return tern_session_next_sized(s, slot, info, sizeof(*info));
+}
+
+/* Returns the number of the slot's j-th record, 0 <= j < info->batch; UINT64_MAX: the slot
+ * has no such record. Any thread may call this while the caller holds the slot. */
+TERN_API uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j);
+
+/* Returns the values of tensor `id`, in row-major order, aligned to 4 bytes; NULL: there is
+ * no such tensor. They do not change while the caller holds the slot. */
+TERN_API const float *tern_slot_param(const struct tern_slot *slot, uint32_t id);
+
+/* Returns room for the gradient of tensor `id`, which the caller may fill until it pushes
+ * the tensor; NULL: there is no such tensor. Its first contents are undefined. */
+TERN_API float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id);
+
+/*
+ * Hands over the gradient of tensor `id`: the mean over the slot's records. `from` is
+ * copied; NULL: the gradient is in tern_slot_gradient(). It can be sent now, and cannot be
+ * changed any more. -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
+ */
+TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from);
+
+/* Ends the slot: it is computed. The gradients of tensors that were not pushed are 0.
+ * `loss` is the mean over the slot's records, for progress lines; a loss that is no number
+ * ends the job. The caller no longer holds the slot. */
+TERN_API void tern_slot_end(struct tern_slot *slot, double loss);
+
+/* Ends the slot without a result. `text` says why in one line. This worker leaves the job,
+ * and other workers, if there are any, compute its slots from now on. The caller no longer
+ * holds the slot. */
+TERN_API void tern_slot_fail(struct tern_slot *slot, const char *text);
+
+/* True if the result of this slot is not needed any more: the job has ended, or goes on
+ * without this worker. The functions above still work and have no effect; the caller must
+ * still end the slot. */
+TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
+
+/* ---- the end ---- */
+
+/* Returns the final values of tensor `id` after tern_session_next() has returned -ENODATA,
+ * until the session is freed; NULL before that, or if there is no such tensor. In async mode
+ * workers that are not the finisher have the values after their own last step. */
+TERN_API const float *tern_session_param(const struct tern_session *s, uint32_t id);
+
+/*
+ * Whether this worker is the finisher: the one that uses the results, for example saves
+ * them. Exactly one live worker is. Another one takes its place if it is lost before
+ * tern_session_finished(). Returns 1, or
+ *
+ * - 0: the job is over, and another worker has finished it, or this one has;
+ * - -EAGAIN: not known yet: event() says when to call again;
+ * - the status with which the session has ended before the end of the job.
+ */
+TERN_API int tern_session_finisher(const struct tern_session *s);
+
+/* The finisher is alive. To be called every few seconds by a finisher that takes long,
+ * since the servers take a silent finisher for one that hangs. */
+TERN_API void tern_session_goes_on(struct tern_session *s);
+
+/* The finisher has used the results: the job ends. If `text` is not NULL it could not use
+ * them, for the reason in `text` (one line), and another worker becomes the finisher. */
+TERN_API void tern_session_finished(struct tern_session *s, const char *text);
+
+/* Leaves the job; `why` says in a few words why. Other workers, if there are any, compute
+ * the slots of this one, otherwise the job ends. The session then ends with -ECANCELED,
+ * within some seconds. */
+TERN_API void tern_session_leave(struct tern_session *s, const char *why);
+
+/* Returns -EAGAIN while the session has not ended; 0: the job is complete; or the status
+ * with which the session has ended: tern_session_text() says why. */
+TERN_API int tern_session_status(const struct tern_session *s);
+
+/* Says what went wrong, in one line; "": nothing. Valid until the next call. */
+TERN_API const char *tern_session_text(const struct tern_session *s);
+
+/* What the session does or waits for, in one line. */
+TERN_API void tern_session_describe(
+	const struct tern_session *s, char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

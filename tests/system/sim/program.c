@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/system/sim/program.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern/train.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/util.h"
+#include "client/safetensors.h"
+#include "client/session.h"
+#include "tests/system/sim/ledger.h"
+#include "tests/system/sim/scenario.h"
+
+/* Longest time between two calls of the program. */
+#define PAUSE_NS (300 * TERN_NS_PER_US)
+/* Fills gradients that were not pushed. If a server adds this up, the counts are wrong. */
+#define NOT_FINAL 1e6f
+
+/* The tensors, in the order of their names. They have the elements of the ledger, and
+ * their bounds are not those of chunks. */
+static const struct {
+	const char *name;
+	uint64_t first, count;
+} tensors[] = {{"bias", 0, 1000}, {"layer.1", 1000, 4096}, {"layer.2", 5096, 5000},
+	{"scale", 10096, 2}, {"table", 10098, 2190}};
+
+#define TENSORS  TERN_ARRAY_SIZE(tensors)
+#define ELEMENTS (10098u + 2190u)
+
+struct program {
+	struct tern_session *session;
+	struct job *job;
+	struct member *member;
+	struct tern_timer timer; /* set until the program goes on */
+	uint32_t ids[TENSORS];   /* of the tensors, in the order of `tensors` */
+	struct tern_slot *slot;  /* the slot that it holds; NULL: none */
+	struct tern_slot_info info;
+	unsigned order[TENSORS], pushed; /* of the slot: order of pushes, number made */
+	uint64_t digest;                 /* of the slot's parameters */
+	float room[ELEMENTS], final[ELEMENTS];
+	bool has_final;
+	/* The file with the results. */
+	struct tern_file_op file;
+	struct iovec parts[TENSORS + 1];
+	bool saving;
+};
+
+static uint64_t below(const struct program *p, uint64_t end)
+{
+	return tern_rng_below(tern_sim_rng(p->job->sim), end);
+}
+
+static bool dice(const struct program *p, unsigned permille)
+{
+	return tern_sim_dice(p->job->sim, permille);
+}
+
+static void complain(struct program *p, const char *what)
+{
+	fprintf(stderr, "program: member %u %s\n",
+		(unsigned)(p->member - p->job->members), what);
+	p->job->broken = true;
+}
+
+static void expect(struct program *p, int status, int expected, const char *what)
+{
+	char text[200];
+
+	if (status == expected)
+		return;
+	snprintf(
+		text, sizeof(text), "got %d for %s, expected %d", status, what, expected);
+	complain(p, text);
+}
+
+static void shuffle(const struct program *p, unsigned *order)
+{
+	for (unsigned i = 0; i < TENSORS; i++) {
+		unsigned at = (unsigned)below(p, i + 1);
+
+		order[i] = order[at];
+		order[at] = i;
+	}
+}
+
+/* ---- slots ---- */
+
+static uint64_t digest_of(const struct program *p)
+{
+	uint64_t digest = 0;
+
+	for (unsigned k = 0; k < TENSORS; k++) {
+		const float *values = tern_slot_param(p->slot, p->ids[k]);
+
+		for (uint64_t i = 0; i < tensors[k].count; i++) {
+			uint32_t bits;
+
+			memcpy(&bits, &values[i], sizeof(bits));
+			digest = tern_mix64(digest ^ bits);
+		}
+	}
+	return digest;
+}
+
+static void begin(struct program *p)
+{
+	p->digest = digest_of(p);
+	p->pushed = 0;
+	shuffle(p, p->order);
+	for (unsigned k = 0; k < TENSORS; k++)
+		for (uint64_t i = 0; i < tensors[k].count; i++)
+			tern_slot_gradient(p->slot, p->ids[k])[i] = NOT_FINAL;
+}
+
+static bool is_zero(const float *values, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++)
+		if (values[i] != 0)
+			return false;
+	return true;
+}
+
+/* Makes mistakes that the session must refuse. */
+static void blunder(struct program *p)
+{
+	struct tern_slot *other;
+
+	expect(p, tern_slot_push(p->slot, TENSORS + (uint32_t)below(p, 3), NULL), -EINVAL,
+		"a push of a tensor that there is not");
+	expect(p, tern_session_next(p->session, &other, NULL), -EBUSY,
+		"a second slot at the same time");
+	if (tern_slot_param(p->slot, TENSORS) || tern_slot_gradient(p->slot, UINT32_MAX))
+		complain(p, "got memory of a tensor that there is not");
+	if (tern_slot_record(p->slot, p->info.batch) != UINT64_MAX)
+		complain(p, "got a record that the slot has not");
+}
+
+static void push(struct program *p)
+{
+	unsigned k = p->order[p->pushed++];
+	bool in_place = dice(p, 500);
+	float *to = in_place ? tern_slot_gradient(p->slot, p->ids[k]) : p->room;
+
+	ledger_fill(tern_slot_record(p->slot, 0), p->info.step, to, tensors[k].first,
+		tensors[k].count);
+	/* A tensor that is not pushed counts as zero. */
+	if (!in_place && is_zero(to, tensors[k].count) && dice(p, 500))
+		return;
+	expect(p, tern_slot_push(p->slot, p->ids[k], in_place ? NULL : to), 0, "a push");
+	if (!in_place)
+		for (uint64_t i = 0; i < tensors[k].count; i++)
+			to[i] = NOT_FINAL;
+	if (dice(p, 200))
+		expect(p, tern_slot_push(p->slot, p->ids[k], NULL), -EALREADY,
+			"a second push of a tensor");
+}
+
+/* Goes on with the slot: pushes a tensor, if one is left; then it may fail, or after the
+ * last tensor end the slot, either at once or at a later call. */
+static void go_on(struct program *p)
+{
+	struct tern_slot *slot = p->slot;
+
+	if (dice(p, 200))
+		blunder(p);
+	if (p->pushed < TENSORS)
+		push(p);
+	if (digest_of(p) != p->digest)
+		complain(p, "saw parameters change while it held the slot");
+	if (p->member->fails && (p->pushed == TENSORS || dice(p, 300))) {
+		p->slot = NULL;
+		tern_slot_fail(slot, "the program has failed");
+	} else if (p->pushed == TENSORS && dice(p, 500)) {
+		p->slot = NULL;
+		tern_slot_end(slot, 0.5);
+	}
+}
+
+/* ---- the end ---- */
+
+static void saved(struct tern_file_op *op)
+{
+	struct program *p = tern_container_of(op, struct program, file);
+
+	if (op->status < 0)
+		complain(p, "cannot save");
+	free(p->parts[0].iov_base);
+	p->parts[0].iov_base = NULL;
+	p->saving = false;
+	tern_session_finished(p->session, NULL);
+}
+
+static void save(struct program *p)
+{
+	struct tern_safetensor list[TENSORS];
+
+	for (unsigned k = 0; k < TENSORS; k++)
+		list[k] = (struct tern_safetensor){.name = tensors[k].name,
+			.shape = tern_shape_1d(TERN_F32, tensors[k].count),
+			.data = tern_session_param(p->session, p->ids[k])};
+	if (tern_safetensors_build(list, TENSORS, NULL, 0, p->parts) < 0)
+		tern_never("a file");
+	p->file = (struct tern_file_op){.kind = TERN_FILE_WRITE,
+		.path = "result",
+		.parts = p->parts,
+		.part_count = TENSORS + 1,
+		.done = saved};
+	p->saving = true;
+	if (tern_env_file(tern_sim_env(p->member->process), &p->file) < 0)
+		tern_never("a file operation");
+}
+
+/* This worker is the finisher: it saves, or says that it cannot; then another worker does
+ * it. */
+static void finish(struct program *p)
+{
+	if (job_workers_left(p->job) < 2 || !dice(p, 100)) {
+		save(p);
+		return;
+	}
+	p->member->stalled = true;
+	tern_session_finished(p->session, "its disk is full");
+}
+
+static void keep_final(struct program *p)
+{
+	p->has_final = true;
+	for (unsigned k = 0; k < TENSORS; k++)
+		memcpy(p->final + tensors[k].first,
+			tern_session_param(p->session, p->ids[k]),
+			tensors[k].count * sizeof(float));
+}
+
+/* The session has ended. */
+static void end(struct program *p)
+{
+	struct member *m = p->member;
+
+	m->ended = true;
+	m->status = tern_session_status(p->session);
+	m->results = m->worker->results;
+	/* Others finish the job in place of a program that says that it could not. */
+	snprintf(m->text, sizeof(m->text), "%s", tern_session_text(p->session));
+}
+
+/* ---- when the program calls ---- */
+
+static void wait_a_while(struct program *p)
+{
+	struct tern_context *ctx = p->member->ctx;
+
+	if (!p->timer.place &&
+		tern_timer_set(ctx, &p->timer,
+			tern_now_ns(tern_context_env(ctx)) + below(p, PAUSE_NS)) < 0)
+		tern_never("a timer");
+}
+
+/* The program holds no slot. */
+static void look(struct program *p)
+{
+	int r = tern_session_next(p->session, &p->slot, &p->info);
+
+	if (r == 0) {
+		begin(p);
+		wait_a_while(p);
+	} else if (tern_session_status(p->session) != -EAGAIN) {
+		end(p);
+	} else if (r == -ENODATA) {
+		if (!p->has_final || p->job->async)
+			keep_final(p);
+		if (!p->saving && tern_session_finisher(p->session) == 1)
+			finish(p);
+	} else {
+		expect(p, r, -EAGAIN, "the next slot");
+	}
+}
+
+static void fire(struct tern_timer *timer)
+{
+	struct program *p = tern_container_of(timer, struct program, timer);
+
+	if (p->member->ctx->ending || p->member->ended)
+		return;
+	if (!p->slot) {
+		look(p);
+		return;
+	}
+	/* A program that hangs goes on when its slot was revoked. */
+	if (p->member->hangs && !tern_slot_is_revoked(p->slot))
+		return;
+	go_on(p);
+	wait_a_while(p);
+}
+
+static void event(void *arg)
+{
+	struct program *p = arg;
+
+	wait_a_while(p);
+}
+
+/* ---- making the program ---- */
+
+static void declare(struct program *p)
+{
+	unsigned order[TENSORS];
+	uint32_t ignored;
+
+	shuffle(p, order);
+	for (unsigned i = 0; i < TENSORS; i++) {
+		unsigned k = order[i];
+
+		expect(p,
+			tern_session_tensor(p->session,
+				&(struct tern_tensor_opts){.name = tensors[k].name,
+					.shape = tern_shape_1d(
+						TERN_F32, tensors[k].count)},
+				&p->ids[k]),
+			0, "a tensor");
+	}
+	expect(p,
+		tern_session_tensor(p->session,
+			&(struct tern_tensor_opts){
+				.name = "", .shape = tern_shape_1d(TERN_F32, 1)},
+			&ignored),
+		-EINVAL, "a tensor without a name");
+}
+
+static void start(struct program *p, unsigned index)
+{
+	const struct job *j = p->job;
+	struct tern_job_opts opts = {.workers = j->workers,
+		.index = index,
+		.mode = j->async ? TERN_TRAIN_ASYNC : TERN_TRAIN_SYNC,
+		.slots = j->plan.slots,
+		.steps = j->plan.steps,
+		.seed = j->plan.seed,
+		.rule = {.name = "sgd", .lr = 1},
+		.arithmetic = "ledger",
+		.records = ledger_data()->count,
+		.batch = 1};
+	struct tern_slot *slot;
+
+	expect(p, tern_session_next(p->session, &slot, NULL), -EINVAL,
+		"a slot before the start");
+	expect(p, tern_session_start(p->session, &opts), 0, "the start");
+	expect(p, tern_session_start(p->session, &opts), -EALREADY, "a second start");
+}
+
+struct program *program_new(struct job *j, struct member *m, unsigned index)
+{
+	struct program *p = calloc(1, sizeof(*p));
+	struct tern_session_opts opts = {.event = event, .arg = p};
+	char join[sizeof(j->addresses)];
+	size_t n = 0;
+
+	for (unsigned i = 0; i < j->servers; i++)
+		n += (size_t)snprintf(join + n, sizeof(join) - n, "%s%s", i ? "," : "",
+			j->addresses[i]);
+	opts.join = join;
+	if (!p)
+		tern_never("a program");
+	p->job = j;
+	p->member = m;
+	p->timer.fire = fire;
+	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
+		tern_never("a session");
+	declare(p);
+	start(p, index);
+	m->worker = session_worker(p->session);
+	return p;
+}
+
+void program_free(struct program *p)
+{
+	if (!p)
+		return;
+	free(p->parts[0].iov_base);
+	tern_session_free(p->session);
+	free(p);
+}
+
+/* ---- the scenario ---- */
+
+/* Sync mode: all workers that have reached the end have the parameters that were saved. */
+static bool all_have_the_result(const struct job *j)
+{
+	const float *result = job_result(j);
+
+	for (unsigned i = j->servers; result && i < j->count && !j->async; i++) {
+		const struct program *p = j->members[i].program;
+
+		if (!p->has_final || memcmp(p->final, result, sizeof(p->final)) == 0)
+			continue;
+		fprintf(stderr, "program: member %u ended with other parameters\n", i);
+		return false;
+	}
+	return result;
+}
+
+bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 1 + (unsigned)(seed / 2 % 6),
+		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
+		.hurt_permille = 30,
+		.nap_permille = seed / 32 % 2 ? 20 : 0,
+		.losses = (unsigned)(seed / 16 % 3),
+		.polite = true,
+		.fails = seed % 5 < 3,
+		.hangs = seed % 7 == 3,
+		.worker_timeout_ns = 2 * TERN_NS_PER_S,
+		.async = seed % 8 == 5,
+		.sessions = true,
+		.also = all_have_the_result};
+
+	return ledger_run(&job, seed, verbose, hash);
+}
