@@ -3,11 +3,9 @@
 #include "tools/secret.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/util.h"
@@ -15,115 +13,21 @@
 #include "transport/addr.h"
 
 #define MADE_BYTES 32u
-/* an attacker who has recorded one handshake could try all shorter secrets */
-#define BYTES_MIN 16
 
 static bool usable(void)
 {
 	return tern_secret_check("any") == 0;
 }
 
-/* Checks that no other user can read the secret's file, since such a user could join the
- * job. */
-static int check_file(int fd, const char *what, struct message *error)
-{
-	struct stat st;
-
-	if (fstat(fd, &st) < 0)
-		return options_refuse(error, "%.400s: %s", what, strerror(errno));
-	if (!S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
-		return options_refuse(error, "%.400s: must be a file", what);
-	if (st.st_uid != geteuid() && st.st_uid != 0)
-		return options_refuse(error,
-			"%.400s: belongs to user %u, must belong to user %u or to root",
-			what, (unsigned)st.st_uid, (unsigned)geteuid());
-	if (st.st_mode & 077)
-		return options_refuse(error,
-			"%.400s: other users can read or change it (mode %04o), must be "
-			"0600",
-			what, (unsigned)st.st_mode & 07777);
-	return 0;
-}
-
-/* Reads to the end of the file, but at most `room` bytes. */
-static ssize_t read_all(int fd, char *to, size_t room)
-{
-	size_t bytes = 0;
-	ssize_t n;
-
-	do {
-		n = read(fd, to + bytes, room - bytes);
-		if (n > 0)
-			bytes += (size_t)n;
-	} while ((n > 0 && bytes < room) || (n < 0 && errno == EINTR));
-	return n < 0 ? -errno : (ssize_t)bytes;
-}
-
-/* Reads a secret as text. A newline at the end, which editors and echo append, is not
- * part of it. */
-static int read_text(int fd, const char *what, struct secret *out, struct message *error)
-{
-	char text[SECRET_BYTES_MAX + 3];
-	ssize_t n = read_all(fd, text, sizeof(text));
-	int r = 0;
-
-	if (n < 0)
-		return options_refuse(error, "%.400s: %s", what, strerror((int)-n));
-	if (n > 0 && text[n - 1] == '\n')
-		n--;
-	if (n > 0 && text[n - 1] == '\r')
-		n--;
-	if (n == 0)
-		r = options_refuse(error, "%.400s: is empty, must hold a secret", what);
-	else if (n > SECRET_BYTES_MAX)
-		r = options_refuse(error, "%.400s: must be at most %d bytes", what,
-			SECRET_BYTES_MAX);
-	else if (memchr(text, 0, (size_t)n))
-		r = options_refuse(
-			error, "%.400s: has a byte 0 in it, must be text", what);
-	else if (n < BYTES_MIN)
-		r = options_refuse(error,
-			"%.400s: has %zd bytes, must have %d or more that nobody can "
-			"guess; to make some: head -c 32 /dev/urandom | base64",
-			what, n, BYTES_MIN);
-	if (r == 0) {
-		memcpy(out->text, text, (size_t)n);
-		out->text[n] = '\0';
-	}
-	explicit_bzero(text, sizeof(text));
-	return r;
-}
-
 static int read_fd(
-	const struct secret_settings *s, struct secret *out, struct message *error)
+	const struct secret_settings *s, struct secret *out, struct secret_error *error)
 {
 	char what[32];
 	int r;
 
 	snprintf(what, sizeof(what), "--secret-fd %u", (unsigned)s->fd);
-	r = read_text((int)s->fd, what, out, error);
+	r = secret_read_fd((int)s->fd, what, out, error);
 	close((int)s->fd);
-	return r;
-}
-
-static int read_file(
-	const char *option, const char *path, struct secret *out, struct message *error)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK), r;
-	char what[400];
-
-	snprintf(what, sizeof(what), "%s %.350s", option, path);
-	if (fd < 0)
-		return options_refuse(error, "%s: %s", what, strerror(errno));
-	r = check_file(fd, what, error);
-	/* The file was opened with O_NONBLOCK, since opening a pipe without a writer
-	 * would block for ever. Reads may block, to wait for an existing writer, as in
-	 * bash's <(COMMAND). */
-	if (r == 0 && fcntl(fd, F_SETFL, O_RDONLY) < 0)
-		r = options_refuse(error, "%s: %s", what, strerror(errno));
-	if (r == 0)
-		r = read_text(fd, what, out, error);
-	close(fd);
 	return r;
 }
 
@@ -131,6 +35,7 @@ int secret_read(
 	const struct secret_settings *s, struct secret *out, struct message *error)
 {
 	const char *named = getenv("TERN_SECRET_FILE");
+	struct secret_error why;
 	int r = 0;
 
 	*out->text = '\0';
@@ -142,12 +47,14 @@ int secret_read(
 		return options_refuse(
 			error, "--secret-file and --secret-fd exclude each other");
 	if (s->fd)
-		r = read_fd(s, out, error);
+		r = read_fd(s, out, &why);
 	else if (s->file)
-		r = read_file("--secret-file", s->file, out, error);
+		r = secret_read_file("--secret-file", s->file, out, &why);
 	else if (named && *named && !s->insecure)
-		r = read_file("TERN_SECRET_FILE", named, out, error);
-	if (r == 0 && *out->text && !usable())
+		r = secret_read_file("TERN_SECRET_FILE", named, out, &why);
+	if (r < 0)
+		return options_refuse(error, "%s", why.text);
+	if (*out->text && !usable())
 		r = options_refuse(error,
 			"%s: this tern was built without OpenSSL, which a secret needs",
 			s->fd     ? "--secret-fd"

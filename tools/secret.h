@@ -13,19 +13,14 @@
 #ifndef TERN_TOOLS_SECRET_H
 #define TERN_TOOLS_SECRET_H
 
+#include "host/secret.h"
 #include "tools/fabric.h"
-
-#define SECRET_BYTES_MAX 1024
 
 struct secret_settings {
 	/* --secret-file; NULL: the file named by TERN_SECRET_FILE, if set */
 	const char *file;
 	uint64_t fd; /* --secret-fd; 0: not given */
 	bool insecure;
-};
-
-struct secret {
-	char text[SECRET_BYTES_MAX + 1]; /* NUL-terminated; "": no secret */
 };
 
 /* Rows for a command's table of options; `field` of its settings is a struct

@@ -29,10 +29,11 @@ MAY_INCLUDE = {
     "ps": {"base", "kernels", "transport", "rendezvous"},
     "server": {"base", "kernels", "transport", "rendezvous", "ps"},
     "client": {"base", "kernels", "transport", "rendezvous", "ps"},
-    "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client"},
-    "bench": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client"},
+    "host": {"base", "transport", "rendezvous", "client"},
+    "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
+    "bench": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
     "docs": set(),
-    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "tools"},
+    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "tools"},
 }
 GENERATED = {"tern-config.h"}
 
@@ -56,7 +57,9 @@ EXCEPT = {("base/clock.c", "reads a clock"), ("base/clock.c", "opens a file"), (
           ("base/lock.h", "sleeps"),
           # retire.c has a thread for calls in which the kernel may block; module.c reads a file of sysfs.
           ("transport/verbs/retire.c", "starts a thread"),
-          ("transport/verbs/module.c", "opens a file")}
+          ("transport/verbs/module.c", "opens a file"),
+          # The progress thread of a shared context is what host/ is for.
+          ("host/shared.c", "starts a thread")}
 
 MARKS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 URL = re.compile(r"https?://([A-Za-z0-9.-]+)")

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions of a shared context: calls of <tern/train.h> with the lock, from any thread. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sized.h"
+#include "client/session.h"
+#include "host/shared.h"
+
+struct shared_session {
+	struct shared_tenant tenant;
+	struct tern_session *session;
+};
+
+static void free_session(struct shared_tenant *tenant)
+{
+	struct shared_session *entry =
+		tern_container_of(tenant, struct shared_session, tenant);
+
+	tern_session_free(entry->session);
+	free(entry);
+}
+
+/* Leaves, and takes the session's sentence if the call has failed. */
+static int leave(struct tern_shared *shared, struct tern_session *s, int status)
+{
+	if (status < 0 && status != -ETIMEDOUT && status != -ENODATA)
+		shared_complain(status, "%s", tern_session_text(s));
+	shared_leave(shared);
+	return status;
+}
+
+int tern_shared_session_sized(struct tern_shared *shared,
+	const struct tern_session_opts *opts, size_t opts_bytes,
+	struct tern_session **out)
+{
+	struct shared_session *entry = calloc(1, sizeof(*entry));
+	struct tern_session_opts o;
+	int r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
+
+	if (!entry)
+		return shared_complain(-ENOMEM, "no memory for a session");
+	if (r < 0)
+		shared_complain(r, "the session has an option that this library lacks");
+	if (r == 0)
+		r = shared_enter(shared);
+	if (r < 0) {
+		free(entry);
+		return r;
+	}
+	if (!o.join)
+		o.join = getenv("TERN_JOIN");
+	r = tern_session_new(shared->ctx, &o, &entry->session);
+	if (r == 0) {
+		entry->tenant.free = free_session;
+		tern_list_push(&shared->tenants, &entry->tenant.node);
+		*out = entry->session;
+	} else {
+		free(entry);
+		shared_complain(r,
+			o.join ? "join %.300s: expected HOST:PORT of each server, with "
+				 "commas between them"
+			       : "no address of a server: give `join`, or set TERN_JOIN, "
+				 "or start the program with `tern run`",
+			o.join);
+	}
+	shared_leave(shared);
+	return r;
+}
+
+int tern_shared_tensor_sized(struct tern_shared *shared, struct tern_session *s,
+	const struct tern_tensor_opts *opts, size_t opts_bytes, uint32_t *id)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	return leave(shared, s, tern_session_tensor_sized(s, opts, opts_bytes, id));
+}
+
+/* Reads a number from the environment. */
+static int read_number(const char *name, uint32_t *out)
+{
+	const char *text = getenv(name);
+	char *end;
+	unsigned long value;
+
+	if (!text)
+		return -ENOENT;
+	errno = 0;
+	value = strtoul(text, &end, 10);
+	if (errno || end == text || *end || value > UINT32_MAX || *text == '-')
+		return shared_complain(
+			-EINVAL, "%s=%.40s: expected a number", name, text);
+	*out = (uint32_t)value;
+	return 0;
+}
+
+/* Finds out how many workers there are, and which one this is. */
+static int find_place(struct tern_job_opts *job)
+{
+	int r = read_number("TERN_WORKERS", &job->workers);
+
+	if (r == 0)
+		r = read_number("TERN_INDEX", &job->index);
+	if (r == -ENOENT)
+		shared_complain(-EINVAL,
+			"the number of workers is not known: give `workers` and `index`, "
+			"or set TERN_WORKERS and TERN_INDEX, or start the program with "
+			"`tern run --workers N`");
+	return r < 0 ? -EINVAL : 0;
+}
+
+int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
+	const struct tern_job_opts *opts, size_t opts_bytes)
+{
+	struct tern_job_opts job;
+	int r = tern_read_sized(&job, sizeof(job), opts, opts_bytes);
+
+	if (r < 0)
+		return shared_complain(
+			r, "the job has an option that this library lacks");
+	if (job.workers == 0)
+		r = find_place(&job);
+	if (r == 0)
+		r = shared_enter(shared);
+	if (r < 0)
+		return r;
+	return leave(shared, s, tern_session_start(s, &job));
+}
+
+/* ---- slots ---- */
+
+struct session_waiter {
+	struct shared_waiter waiter;
+	struct tern_session *session;
+	int status; /* the answer */
+	struct tern_slot *slot;
+	struct tern_slot_info info;
+};
+
+static bool has_slot(struct shared_waiter *waiter)
+{
+	struct session_waiter *w =
+		tern_container_of(waiter, struct session_waiter, waiter);
+
+	w->status = tern_session_next(w->session, &w->slot, &w->info);
+	return w->status != -EAGAIN;
+}
+
+static bool knows_finisher(struct shared_waiter *waiter)
+{
+	struct session_waiter *w =
+		tern_container_of(waiter, struct session_waiter, waiter);
+
+	w->status = tern_session_finisher(w->session);
+	return w->status != -EAGAIN;
+}
+
+static bool has_ended(struct shared_waiter *waiter)
+{
+	struct session_waiter *w =
+		tern_container_of(waiter, struct session_waiter, waiter);
+
+	w->status = tern_session_status(w->session);
+	return w->status != -EAGAIN;
+}
+
+/* Waits until is_answered() is true, and returns the answer. */
+static int wait_for(
+	struct tern_shared *shared, struct session_waiter *w, uint64_t timeout_ns)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	r = shared_wait_for(shared, &w->waiter, timeout_ns);
+	if (r == 0)
+		return leave(shared, w->session, w->status);
+	shared_leave(shared);
+	return r;
+}
+
+int tern_shared_next_sized(struct tern_shared *shared, struct tern_session *s,
+	struct tern_slot **slot, struct tern_slot_info *info, size_t info_bytes,
+	uint64_t timeout_ns)
+{
+	struct session_waiter w = {.waiter.is_answered = has_slot, .session = s};
+	int r = wait_for(shared, &w, timeout_ns);
+
+	if (r < 0)
+		return r;
+	*slot = w.slot;
+	if (info)
+		tern_write_sized(info, info_bytes, &w.info, sizeof(w.info));
+	return 0;
+}
+
+int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_t id,
+	const float *from)
+{
+	struct tern_session *s = session_of_slot(slot);
+	uint64_t count = 0;
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	r = session_reserve(slot, id, &count);
+	if (r == 0 && from) {
+		/* The copy is made without the lock, so that other threads need not wait
+		 * for it. */
+		shared_leave(shared);
+		memcpy(tern_slot_gradient(slot, id), from, count * sizeof(*from));
+		r = shared_enter(shared);
+		if (r < 0)
+			return r;
+	}
+	if (r == 0)
+		session_pushed(slot, id);
+	return leave(shared, s, r);
+}
+
+int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double loss)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	tern_slot_end(slot, loss);
+	shared_leave(shared);
+	return 0;
+}
+
+int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const char *text)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	tern_slot_fail(slot, text);
+	shared_leave(shared);
+	return 0;
+}
+
+/* ---- the end ---- */
+
+int tern_shared_finisher(
+	struct tern_shared *shared, struct tern_session *s, uint64_t timeout_ns)
+{
+	struct session_waiter w = {.waiter.is_answered = knows_finisher, .session = s};
+
+	return wait_for(shared, &w, timeout_ns);
+}
+
+int tern_shared_finished(
+	struct tern_shared *shared, struct tern_session *s, const char *text)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	tern_session_finished(s, text);
+	shared_leave(shared);
+	return 0;
+}
+
+int tern_shared_leave(struct tern_shared *shared, struct tern_session *s, const char *why)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	tern_session_leave(s, why);
+	shared_leave(shared);
+	return 0;
+}
+
+int tern_shared_ended(
+	struct tern_shared *shared, struct tern_session *s, uint64_t timeout_ns)
+{
+	struct session_waiter w = {.waiter.is_answered = has_ended, .session = s};
+
+	return wait_for(shared, &w, timeout_ns);
+}
+
+int tern_shared_describe(struct tern_shared *shared, const struct tern_session *s,
+	char *text, size_t bytes)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	tern_session_describe(s, text, bytes);
+	shared_leave(shared);
+	return 0;
+}

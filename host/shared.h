@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a shared context. */
+#ifndef TERN_HOST_SHARED_H
+#define TERN_HOST_SHARED_H
+
+#include <tern/shared.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+
+struct tern_shared {
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	pthread_t thread;
+	bool running; /* the thread was started */
+	unsigned fork_count;
+	/* Number of threads that wait for the lock, without the progress thread. */
+	atomic_uint callers;
+	/* Protects the context, the sessions and the fields below. */
+	pthread_mutex_t lock;
+	bool closing;
+	int status; /* not 0: the context is broken, and the thread has ended */
+	struct tern_list waiters;
+	struct tern_list tenants;
+};
+
+/* Something that uses the context and is freed after it. */
+struct shared_tenant {
+	struct tern_list node;
+	void (*free)(struct shared_tenant *tenant);
+};
+
+/* A thread that waits until something is so. */
+struct shared_waiter {
+	/* Returns true if the thread need not wait any more. Called with the lock held, on
+	 * any thread, until it has returned true once. */
+	bool (*is_answered)(struct shared_waiter *waiter);
+	/* Private to shared.c. */
+	struct tern_list node;
+	pthread_cond_t cond;
+	bool awake;
+};
+
+/* Waits for `w`, with the lock held; other threads get the lock meanwhile. Returns 0,
+ * -ETIMEDOUT, or the status of a broken context. */
+int shared_wait_for(
+	struct tern_shared *shared, struct shared_waiter *w, uint64_t timeout_ns);
+
+/* Takes the lock. An error, with tern_shared_text(): it is not taken. */
+int shared_enter(struct tern_shared *shared);
+void shared_leave(struct tern_shared *shared);
+
+/* Sets tern_shared_text(). Returns `status`. */
+int shared_complain(int status, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+#endif

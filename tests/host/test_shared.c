@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared contexts: many threads, timeouts, fork(), and errors that a user makes. */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tern/channel.h>
+#include <tern/shared.h>
+
+#include "base/clock.h"
+
+#define THREADS 4u
+#define EACH    200u
+#define FLOATS  3000u /* more than an eager message carries */
+#define LIMIT   (30 * TERN_NS_PER_S)
+
+/* ---- two ends in one process ---- */
+
+struct end {
+	struct tern_shared *shared;
+	struct tern_peer *peer;
+	struct tern_channel *channel;
+	bool up, down;
+};
+
+static struct end ends[2]; /* the one that dials, and the one that listens */
+static struct tern_listener *listener;
+
+static void event(
+	struct tern_peer *peer, enum tern_peer_event what, int status, void *arg)
+{
+	struct end *e = arg;
+
+	(void)peer, (void)status;
+	e->up = e->up || what == TERN_PEER_UP;
+	e->down = e->down || what == TERN_PEER_DOWN;
+}
+
+static void accepted(struct tern_peer *peer, void *arg)
+{
+	struct end *e = arg;
+
+	e->peer = peer;
+	e->up = true;
+}
+
+/* Polls `flag` with the lock of the end. */
+static void until(struct end *e, const bool *flag)
+{
+	uint64_t limit = tern_clock_ns() + LIMIT;
+	bool done = false;
+
+	while (!done) {
+		tern_shared_lock(e->shared);
+		done = *flag;
+		tern_shared_unlock(e->shared);
+		if (tern_clock_ns() > limit)
+			fail_msg("never happened");
+		usleep(100);
+	}
+}
+
+static void open_ends(const char *listen)
+{
+	struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
+	char address[200];
+
+	memset(ends, 0, sizeof(ends));
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(tern_shared_new(NULL, &ends[i].shared), 0);
+	tern_shared_lock(ends[1].shared);
+	assert_int_equal(tern_listen(tern_shared_context(ends[1].shared), listen, &opts,
+				 accepted, &ends[1], &listener),
+		0);
+	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
+	tern_shared_unlock(ends[1].shared);
+	opts.arg = &ends[0];
+	tern_shared_lock(ends[0].shared);
+	assert_int_equal(tern_connect(tern_shared_context(ends[0].shared), address, &opts,
+				 &ends[0].peer),
+		0);
+	tern_shared_unlock(ends[0].shared);
+	for (unsigned i = 0; i < 2; i++) {
+		until(&ends[i], &ends[i].up);
+		tern_shared_lock(ends[i].shared);
+		assert_int_equal(tern_channel_open(ends[i].peer, 1, &ends[i].channel), 0);
+		tern_shared_unlock(ends[i].shared);
+	}
+}
+
+static void close_ends(void)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		tern_shared_lock(ends[i].shared);
+		tern_peer_close(ends[i].peer);
+		tern_shared_unlock(ends[i].shared);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		until(&ends[i], &ends[i].down);
+	for (unsigned i = 2; i-- > 0;)
+		tern_shared_free(ends[i].shared);
+}
+
+/* ---- many threads ---- */
+
+struct mover {
+	pthread_t thread;
+	unsigned number;
+	bool sends;
+	unsigned wrong;
+};
+
+/* Sends or receives EACH tensors, one after the other. */
+static void *move(void *arg)
+{
+	struct mover *m = arg;
+	struct end *e = &ends[m->sends ? 0 : 1];
+	float *values = calloc(FLOATS, sizeof(*values));
+	struct tern_mem *mem;
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_F32, FLOATS)};
+
+	tern_mem_wrap(tern_context_domain(tern_shared_context(e->shared)), values,
+		FLOATS * sizeof(*values), &mem);
+	tensor.buf = (struct tern_buf){.mem = mem, .bytes = FLOATS * sizeof(*values)};
+	for (unsigned i = 0; i < EACH; i++) {
+		struct tern_req req = {0};
+
+		for (unsigned k = 0; m->sends && k < FLOATS; k++)
+			values[k] = (float)(m->number * EACH + i + k);
+		tern_shared_lock(e->shared);
+		if (m->sends)
+			tern_send(e->channel, &req, m->number, i, &tensor, NULL, 0);
+		else
+			tern_recv(e->channel, &req, m->number, i, &tensor.buf, NULL, 0);
+		tern_shared_unlock(e->shared);
+		m->wrong += tern_shared_wait(e->shared, &req, LIMIT) != 0;
+		for (unsigned k = 0; !m->sends && k < FLOATS; k++)
+			m->wrong += values[k] != (float)(m->number * EACH + i + k);
+	}
+	tern_mem_put(mem);
+	free(values);
+	return NULL;
+}
+
+static void all_threads_move_tensors(const char *listen)
+{
+	struct mover movers[2 * THREADS];
+
+	open_ends(listen);
+	for (unsigned i = 0; i < 2 * THREADS; i++) {
+		movers[i] = (struct mover){.number = i / 2, .sends = i % 2 == 0};
+		assert_int_equal(
+			pthread_create(&movers[i].thread, NULL, move, &movers[i]), 0);
+	}
+	for (unsigned i = 0; i < 2 * THREADS; i++) {
+		pthread_join(movers[i].thread, NULL);
+		assert_int_equal(movers[i].wrong, 0);
+	}
+	close_ends();
+}
+
+static void test_many_threads_share_a_context_over_tcp(void **state)
+{
+	(void)state;
+	all_threads_move_tensors("tcp://127.0.0.1:0");
+}
+
+static void test_many_threads_share_a_context_over_shm(void **state)
+{
+	char address[64];
+
+	(void)state;
+	snprintf(address, sizeof(address), "shm://shared-%d", (int)getpid());
+	all_threads_move_tensors(address);
+}
+
+/* ---- timeouts ---- */
+
+static void test_a_wait_ends_after_its_time(void **state)
+{
+	struct tern_req req = {0};
+	struct tern_buf buf;
+	struct tern_mem *mem;
+	float values[4];
+	uint64_t start_ns;
+
+	(void)state;
+	open_ends("tcp://127.0.0.1:0");
+	assert_int_equal(
+		tern_mem_wrap(tern_context_domain(tern_shared_context(ends[1].shared)),
+			values, sizeof(values), &mem),
+		0);
+	buf = (struct tern_buf){.mem = mem, .bytes = sizeof(values)};
+	tern_shared_lock(ends[1].shared);
+	tern_recv(ends[1].channel, &req, 1, 0, &buf, NULL, 0);
+	tern_shared_unlock(ends[1].shared);
+	start_ns = tern_clock_ns();
+	assert_int_equal(tern_shared_wait(ends[1].shared, &req, 0), -ETIMEDOUT);
+	assert_int_equal(
+		tern_shared_wait(ends[1].shared, &req, 20 * TERN_NS_PER_MS), -ETIMEDOUT);
+	assert_true(tern_clock_ns() - start_ns >= 20 * TERN_NS_PER_MS);
+	assert_non_null(strstr(tern_shared_text(), "timed out"));
+	/* The request goes on: it ends when the connection does. */
+	tern_shared_lock(ends[0].shared);
+	tern_peer_close(ends[0].peer);
+	tern_shared_unlock(ends[0].shared);
+	assert_true(tern_shared_wait(ends[1].shared, &req, LIMIT) < 0);
+	assert_int_not_equal(tern_test(&req), -EINPROGRESS);
+	tern_mem_put(mem);
+	close_ends();
+}
+
+/* ---- fork ---- */
+
+static void test_a_forked_child_cannot_use_the_context(void **state)
+{
+	struct tern_shared *shared;
+	struct tern_req req = {.status = -EINPROGRESS};
+	int status;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int r = tern_shared_wait(shared, &req, TERN_NEVER);
+
+		tern_shared_free(shared);
+		_exit(r == -ECHILD && strstr(tern_shared_text(), "child") ? 0 : 1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	tern_shared_free(shared);
+}
+
+/* ---- what users do wrong ---- */
+
+static void test_a_secret_that_cannot_be_read_is_named(void **state)
+{
+	char path[] = "/tmp/tern-shared-XXXXXX";
+	struct tern_shared *shared;
+	int fd = mkstemp(path);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, "0123456789abcdef0123\n", 21), 21);
+	setenv("TERN_SECRET_FILE", "/nowhere/secret", 1);
+	assert_int_equal(tern_shared_new(NULL, &shared), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "/nowhere/secret: No such file"));
+	setenv("TERN_SECRET_FILE", path, 1);
+	assert_int_equal(fchmod(fd, 0644), 0);
+	assert_int_equal(tern_shared_new(NULL, &shared), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "mode 0644"));
+	assert_int_equal(fchmod(fd, 0600), 0);
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	tern_shared_free(shared);
+	unsetenv("TERN_SECRET_FILE");
+	close(fd);
+	unlink(path);
+}
+
+static void test_an_option_of_a_newer_program_is_refused(void **state)
+{
+	struct {
+		struct tern_shared_opts opts;
+		uint64_t newer;
+	} opts = {.newer = 1};
+	struct tern_shared *shared;
+
+	(void)state;
+	assert_int_equal(
+		tern_shared_new_sized(&opts.opts, sizeof(opts), &shared), -E2BIG);
+	tern_shared_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_many_threads_share_a_context_over_tcp),
+		cmocka_unit_test(test_many_threads_share_a_context_over_shm),
+		cmocka_unit_test(test_a_wait_ends_after_its_time),
+		cmocka_unit_test(test_a_forked_child_cannot_use_the_context),
+		cmocka_unit_test(test_a_secret_that_cannot_be_read_is_named),
+		cmocka_unit_test(test_an_option_of_a_newer_program_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

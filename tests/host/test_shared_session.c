@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions of shared contexts: whole jobs, whose servers run on a thread of this process,
+ * and the errors that a user makes. */
+#include "tests/server/train_bed.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern/shared.h>
+
+#define LIMIT   (60 * TERN_NS_PER_S)
+#define TENSORS 3u
+#define STEPS   20u
+
+/* One has several chunks, so that chunks span tensors. */
+static const uint64_t counts[TENSORS] = {5, 20000, 700};
+static const char *const names[TENSORS] = {"b", "weights", "a"};
+
+/* ---- servers ---- */
+
+struct served {
+	struct job job;
+	pthread_t thread;
+	char join[300];
+};
+
+static void *serve(void *arg)
+{
+	struct served *s = arg;
+
+	while (!all_ended(s->job.m, s->job.count))
+		job_step(&s->job);
+	return NULL;
+}
+
+static void start_serving(struct served *s, unsigned servers)
+{
+	static struct setup setup;
+
+	setup = (struct setup){.fabric = "tcp", .model = "softmax", .servers = servers};
+	job_open(&s->job, &setup);
+	*s->join = '\0';
+	for (unsigned i = 0; i < servers; i++) {
+		strcat(s->join, i ? "," : "");
+		/* The scheme may be left out: then it is auto. */
+		strcat(s->join, s->job.addresses[i]);
+	}
+	assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+/* Waits until the servers have ended. */
+static void end_serving(struct served *s)
+{
+	pthread_join(s->thread, NULL);
+	for (unsigned i = 0; i < s->job.count; i++)
+		assert_string_equal(s->job.m[i].text, "");
+	job_close(&s->job);
+}
+
+/* ---- workers ---- */
+
+struct trainer {
+	pthread_t thread;
+	const struct served *served;
+	unsigned index, workers;
+	struct tern_shared *shared;
+	struct tern_session *session;
+	uint32_t ids[TENSORS];
+	uint64_t fail_at; /* it fails in this step; UINT64_MAX: in none */
+	int status;
+	char text[300];
+	bool finished;
+	unsigned wrong;
+	float final[TENSORS][2]; /* first and last element of each tensor */
+};
+
+/* Gradient of every element of tensor k in this slot. The parameters stay exact. */
+static float gradient_of(const struct tern_slot_info *info, unsigned k)
+{
+	return (float)(info->slot + 1) * (float)(k + 1) * 0.25f;
+}
+
+struct push {
+	struct trainer *trainer;
+	struct tern_slot *slot;
+	const struct tern_slot_info *info;
+	unsigned k;
+};
+
+static void *push(void *arg)
+{
+	const struct push *p = arg;
+	struct trainer *t = p->trainer;
+	float *from = malloc(counts[p->k] * sizeof(*from));
+
+	for (uint64_t i = 0; i < counts[p->k]; i++)
+		from[i] = gradient_of(p->info, p->k);
+	if (tern_shared_push(t->shared, p->slot, t->ids[p->k], from) < 0)
+		t->wrong++;
+	free(from);
+	return NULL;
+}
+
+/* Pushes all tensors at the same time, each from a thread of its own. */
+static void compute(
+	struct trainer *t, struct tern_slot *slot, const struct tern_slot_info *info)
+{
+	pthread_t threads[TENSORS];
+	struct push pushes[TENSORS];
+
+	for (unsigned k = 0; k < TENSORS; k++) {
+		pushes[k] = (struct push){t, slot, info, k};
+		pthread_create(&threads[k], NULL, push, &pushes[k]);
+	}
+	for (unsigned k = 0; k < TENSORS; k++)
+		pthread_join(threads[k], NULL);
+	if (tern_shared_end(t->shared, slot, 1.0 / (double)(info->step + 1)) < 0)
+		t->wrong++;
+}
+
+static void open_trainer(struct trainer *t)
+{
+	struct tern_job_opts job = {.workers = t->workers,
+		.index = t->index,
+		.slots = 4,
+		.steps = STEPS,
+		.seed = 1,
+		.rule = {.name = "sgd", .lr = 0.5},
+		.arithmetic = "exact"};
+
+	t->wrong += tern_shared_new(NULL, &t->shared) < 0;
+	t->wrong += tern_shared_session(t->shared,
+			    &(struct tern_session_opts){.join = t->served->join},
+			    &t->session) < 0;
+	for (unsigned k = 0; k < TENSORS; k++) {
+		unsigned at = (k + t->index) % TENSORS;
+		const struct tern_tensor_opts tensor = {.name = names[at],
+			.shape = tern_shape_1d(TERN_F32, counts[at]),
+			.init = TERN_INIT_ZEROS};
+
+		t->wrong += tern_shared_tensor(
+				    t->shared, t->session, &tensor, &t->ids[at]) < 0;
+	}
+	t->wrong += tern_shared_start(t->shared, t->session, &job) < 0;
+}
+
+static void end_trainer(struct trainer *t)
+{
+	int r = tern_shared_finisher(t->shared, t->session, LIMIT);
+
+	t->finished = r == 1;
+	for (unsigned k = 0; k < TENSORS; k++) {
+		const float *values = tern_session_param(t->session, t->ids[k]);
+
+		t->final[k][0] = values[0];
+		t->final[k][1] = values[counts[k] - 1];
+	}
+	if (r == 1)
+		tern_shared_finished(t->shared, t->session, NULL);
+	t->status = tern_shared_ended(t->shared, t->session, LIMIT);
+}
+
+static void *train(void *arg)
+{
+	struct trainer *t = arg;
+	struct tern_slot_info info;
+	struct tern_slot *slot;
+	int r;
+
+	open_trainer(t);
+	while ((r = tern_shared_next(t->shared, t->session, &slot, &info, LIMIT)) == 0) {
+		if (info.step == t->fail_at)
+			tern_shared_fail(t->shared, slot, "ValueError: it was asked to");
+		else
+			compute(t, slot, &info);
+	}
+	t->status = r;
+	snprintf(t->text, sizeof(t->text), "%s", tern_shared_text());
+	if (r == -ENODATA)
+		end_trainer(t);
+	tern_shared_free(t->shared);
+	return NULL;
+}
+
+static void run_job(struct trainer *trainers, unsigned workers, unsigned servers)
+{
+	struct served served;
+
+	start_serving(&served, servers);
+	for (unsigned i = 0; i < workers; i++) {
+		trainers[i].served = &served;
+		trainers[i].index = i;
+		trainers[i].workers = workers;
+		assert_int_equal(
+			pthread_create(&trainers[i].thread, NULL, train, &trainers[i]),
+			0);
+	}
+	for (unsigned i = 0; i < workers; i++)
+		pthread_join(trainers[i].thread, NULL);
+	end_serving(&served);
+}
+
+static void check(const struct trainer *t)
+{
+	assert_int_equal(t->wrong, 0);
+	assert_int_equal(t->status, 0);
+	/* The mean over the slots of gradient_of(), times rate and steps. */
+	for (unsigned k = 0; k < TENSORS; k++) {
+		float expected = -0.5f * (float)STEPS * 2.5f * (float)(k + 1) * 0.25f;
+
+		assert_true(t->final[k][0] == expected);
+		assert_true(t->final[k][1] == expected);
+	}
+}
+
+static void test_sessions_train_from_many_threads(void **state)
+{
+	struct trainer trainers[3] = {{.fail_at = UINT64_MAX}, {.fail_at = UINT64_MAX},
+		{.fail_at = UINT64_MAX}};
+
+	(void)state;
+	run_job(trainers, 3, 2);
+	for (unsigned i = 0; i < 3; i++)
+		check(&trainers[i]);
+	assert_int_equal(
+		trainers[0].finished + trainers[1].finished + trainers[2].finished, 1);
+}
+
+static void test_a_worker_that_fails_is_replaced(void **state)
+{
+	struct trainer trainers[2] = {{.fail_at = 7}, {.fail_at = UINT64_MAX}};
+
+	(void)state;
+	run_job(trainers, 2, 1);
+	check(&trainers[1]);
+	assert_true(trainers[1].finished);
+	assert_int_equal(trainers[0].status, -ECANCELED);
+	assert_string_equal(trainers[0].text, "ValueError: it was asked to");
+}
+
+/* ---- errors ---- */
+
+static struct tern_session *session_of(struct tern_shared *shared, const char *join)
+{
+	struct tern_session *s;
+
+	assert_int_equal(tern_shared_session(
+				 shared, &(struct tern_session_opts){.join = join}, &s),
+		0);
+	return s;
+}
+
+static void declare(struct tern_shared *shared, struct tern_session *s, const char *name)
+{
+	uint32_t id;
+
+	assert_int_equal(tern_shared_tensor(shared, s,
+				 &(struct tern_tensor_opts){.name = name,
+					 .shape = tern_shape_1d(TERN_F32, 10)},
+				 &id),
+		0);
+}
+
+static void test_what_is_missing_is_named(void **state)
+{
+	struct tern_shared *shared;
+	struct tern_session *s;
+	struct tern_job_opts job = {.steps = 1};
+
+	(void)state;
+	unsetenv("TERN_JOIN");
+	unsetenv("TERN_WORKERS");
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	assert_int_equal(tern_shared_session(shared, NULL, &s), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "TERN_JOIN"));
+	assert_int_equal(tern_shared_session(
+				 shared, &(struct tern_session_opts){.join = "a,,b"}, &s),
+		-EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "a,,b"));
+	s = session_of(shared, "127.0.0.1:9");
+	declare(shared, s, "w");
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "TERN_WORKERS"));
+	setenv("TERN_WORKERS", "two", 1);
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "TERN_WORKERS=two"));
+	setenv("TERN_WORKERS", "2", 1);
+	setenv("TERN_INDEX", "2", 1);
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_non_null(strstr(tern_shared_text(), "index 2 of 2 workers"));
+	unsetenv("TERN_WORKERS");
+	unsetenv("TERN_INDEX");
+	tern_shared_free(shared);
+}
+
+static void starts_badly(
+	const struct tern_job_opts *job, const char *second, const char *words)
+{
+	struct tern_shared *shared;
+	struct tern_session *s;
+	struct tern_slot *slot;
+
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	s = session_of(shared, "127.0.0.1:9");
+	declare(shared, s, "w");
+	if (second)
+		declare(shared, s, second);
+	assert_int_equal(tern_shared_start(shared, s, job), -EINVAL);
+	if (!strstr(tern_shared_text(), words))
+		fail_msg("\"%s\" lacks \"%s\"", tern_shared_text(), words);
+	assert_int_equal(tern_shared_next(shared, s, &slot, NULL, TERN_NEVER), -EINVAL);
+	tern_shared_free(shared);
+}
+
+static void test_impossible_jobs_are_refused_at_once(void **state)
+{
+	const struct tern_job_opts good = {.workers = 1, .steps = 1};
+	struct tern_job_opts job;
+
+	(void)state;
+	job = good;
+	job.rule.name = "magic";
+	starts_badly(&job, NULL, "rule magic: expected sgd");
+	job = good;
+	job.slots = 5000;
+	starts_badly(&job, NULL, "slots: expected an integer from 1 to 4096");
+	job = good;
+	job.records = 10;
+	starts_badly(&job, NULL, "batch: expected");
+	job = good;
+	job.clip_norm = -1;
+	starts_badly(&job, NULL, "clip_norm");
+	starts_badly(&good, "w", "w");
+}
+
+static void test_a_session_without_servers_ends(void **state)
+{
+	const struct tern_domain_opts *none = NULL;
+	const struct tern_context_opts quick = {.connect_ns = 100 * TERN_NS_PER_MS};
+	const struct tern_job_opts job = {.workers = 1, .steps = 1};
+	struct tern_shared *shared;
+	struct tern_session *s;
+	struct tern_slot *slot;
+	char text[200];
+
+	(void)state;
+	assert_int_equal(
+		tern_shared_new(&(struct tern_shared_opts){none, &quick}, &shared), 0);
+	s = session_of(shared, "tcp://127.0.0.1:9");
+	declare(shared, s, "w");
+	assert_int_equal(tern_shared_describe(shared, s, text, sizeof(text)), 0);
+	assert_string_equal(text, "the session has not started");
+	assert_int_equal(tern_shared_start(shared, s, &job), 0);
+	assert_int_equal(
+		tern_shared_next(shared, s, &slot, NULL, TERN_NEVER), -ECONNREFUSED);
+	assert_non_null(strstr(
+		tern_shared_text(), "server 0 at tcp://127.0.0.1:9: cannot be reached"));
+	assert_int_equal(tern_shared_finisher(shared, s, TERN_NEVER), -ECONNREFUSED);
+	assert_int_equal(tern_shared_ended(shared, s, TERN_NEVER), -ECONNREFUSED);
+	tern_shared_free(shared);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sessions_train_from_many_threads),
+		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
+		cmocka_unit_test(test_what_is_missing_is_named),
+		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
+		cmocka_unit_test(test_a_session_without_servers_ends),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}
