@@ -142,6 +142,7 @@ static int take_env(struct tern_context *ctx)
 
 static void destroy(struct tern_context *ctx)
 {
+	tern_fork_remove(&ctx->forkable);
 	tern_stagers_free(ctx);
 	for (unsigned i = 0; i < ctx->port_count; i++) {
 		if (ctx->ports[i])
@@ -213,6 +214,8 @@ static int open_context(struct tern_domain *domain, const struct tern_context_op
 		return status;
 	}
 	tern_domain_hold(domain, TERN_TENANT_CONTEXT);
+	if (ctx->epoll_fd >= 0)
+		tern_fork_add(&ctx->forkable, ctx->epoll_fd);
 	*out = ctx;
 	return 0;
 }

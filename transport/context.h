@@ -11,6 +11,7 @@
 #include "base/list.h"
 #include "transport/domain.h"
 #include "transport/fabric.h"
+#include "transport/fork.h"
 
 /*
  * As tern_context_new(), but in the environment `env` (clock, randomness, log) instead of
@@ -78,6 +79,7 @@ struct tern_context {
 	/* Environment of this context if the caller passed none. */
 	struct tern_env own_env;
 	struct tern_env_ops own_ops;
+	struct tern_forkable forkable;
 	struct tern_context_opts opts;
 	/* First sequence number and first credit count of a session; tests set a value
 	 * close to 2^32, to test the wrap. */

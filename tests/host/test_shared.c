@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,6 +243,73 @@ static void test_a_forked_child_cannot_use_the_context(void **state)
 	tern_shared_free(shared);
 }
 
+static pid_t start_parent(const char *address, int out)
+{
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	/* The parent: connects, forks a child, tells its pid, and waits to be killed. */
+	memset(ends, 0, sizeof(ends));
+	if (tern_shared_new(NULL, &ends[0].shared) < 0)
+		_exit(1);
+	tern_shared_lock(ends[0].shared);
+	tern_connect(tern_shared_context(ends[0].shared), address,
+		&(struct tern_peer_opts){.event = event, .arg = &ends[0]}, &ends[0].peer);
+	tern_shared_unlock(ends[0].shared);
+	until(&ends[0], &ends[0].up);
+	pid = fork();
+	alarm(60); /* if the test fails */
+	if (pid && write(out, &pid, sizeof(pid)) != sizeof(pid))
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+static void a_child_does_not_keep_peers(const char *listen)
+{
+	struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
+	char address[200];
+	int fds[2], status;
+	pid_t parent, child;
+
+	memset(ends, 0, sizeof(ends));
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(tern_shared_new(NULL, &ends[1].shared), 0);
+	tern_shared_lock(ends[1].shared);
+	assert_int_equal(tern_listen(tern_shared_context(ends[1].shared), listen, &opts,
+				 accepted, &ends[1], &listener),
+		0);
+	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
+	tern_shared_unlock(ends[1].shared);
+	parent = start_parent(address, fds[1]);
+	assert_true(parent > 0);
+	assert_int_equal(read(fds[0], &child, sizeof(child)), sizeof(child));
+	kill(parent, SIGKILL);
+	assert_int_equal(waitpid(parent, &status, 0), parent);
+	/* The child lives on: it would keep the connection for ever. */
+	until(&ends[1], &ends[1].down);
+	assert_int_equal(kill(child, SIGKILL), 0);
+	tern_shared_free(ends[1].shared);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void test_a_child_does_not_keep_its_parents_peers_over_tcp(void **state)
+{
+	(void)state;
+	a_child_does_not_keep_peers("tcp://127.0.0.1:0");
+}
+
+static void test_a_child_does_not_keep_its_parents_peers_over_shm(void **state)
+{
+	char address[64];
+
+	(void)state;
+	snprintf(address, sizeof(address), "shm://forked-%d", (int)getpid());
+	a_child_does_not_keep_peers(address);
+}
+
 /* ---- what users do wrong ---- */
 
 static void test_a_secret_that_cannot_be_read_is_named(void **state)
@@ -289,6 +357,8 @@ int main(void)
 		cmocka_unit_test(test_many_threads_share_a_context_over_shm),
 		cmocka_unit_test(test_a_wait_ends_after_its_time),
 		cmocka_unit_test(test_a_forked_child_cannot_use_the_context),
+		cmocka_unit_test(test_a_child_does_not_keep_its_parents_peers_over_tcp),
+		cmocka_unit_test(test_a_child_does_not_keep_its_parents_peers_over_shm),
 		cmocka_unit_test(test_a_secret_that_cannot_be_read_is_named),
 		cmocka_unit_test(test_an_option_of_a_newer_program_is_refused),
 	};
