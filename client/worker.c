@@ -243,26 +243,26 @@ static void maybe_run(struct tern_worker *w)
 		worker_enter(w, WORKER_RUNNING);
 }
 
-static void say_join(struct worker_server *s, const char *job_text)
+static void say_join(struct worker_server *s, json_t *job)
 {
-	tern_talk_say(&s->talk,
-		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
-			(json_int_t)s->worker->opts.index, "server", (json_int_t)s->index,
-			"job", json_loads(job_text, 0, NULL)));
+	tern_talk_say(
+		&s->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
+				  (json_int_t)s->worker->opts.index, "server",
+				  (json_int_t)s->index, "job", json_incref(job)));
 }
 
 /* Joins again: the server had no memory for the message, or the place, or the server's
  * former job, still belonged to workers that have left or were perhaps killed. */
 static void join_again(struct worker_server *s)
 {
-	char *text = tern_ps_job_encode(&s->worker->job);
+	json_t *job = tern_ps_job_json(&s->worker->job);
 
-	if (text)
-		say_join(s, text);
+	if (job)
+		say_join(s, job);
 	else
 		worker_give_up(s->worker, -ENOMEM, "no memory to join server %u again",
 			s->index);
-	free(text);
+	json_decref(job);
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)
@@ -353,7 +353,7 @@ static void broken(struct tern_talk *talk, int status)
 		s->worker->job.servers[s->index], tern_status_text(status));
 }
 
-static int join(struct tern_worker *w, uint32_t index, const char *job_text)
+static int join(struct tern_worker *w, uint32_t index, json_t *job)
 {
 	struct worker_server *s = &w->servers[index];
 	char name[32];
@@ -374,17 +374,17 @@ static int join(struct tern_worker *w, uint32_t index, const char *job_text)
 	if (r == 0)
 		r = tern_talk_open(&s->talk, s->peer);
 	if (r == 0)
-		say_join(s, job_text);
+		say_join(s, job);
 	return r;
 }
 
 static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 {
-	char *text = tern_ps_job_encode(&w->job);
-	int r = text ? 0 : -ENOMEM;
+	json_t *job = tern_ps_job_json(&w->job);
+	int r = job ? 0 : -ENOMEM;
 
 	for (uint32_t i = 0; r == 0 && i < w->job.server_count; i++) {
-		r = join(w, i, text);
+		r = join(w, i, job);
 		if (r < 0)
 			snprintf(why->text, sizeof(why->text), "server %u at %s: %s", i,
 				w->job.servers[i],
@@ -393,7 +393,7 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 					       "shm://NAME"
 					     : tern_status_text(r));
 	}
-	free(text);
+	json_decref(job);
 	return r;
 }
 
@@ -414,8 +414,9 @@ static uint32_t own_rooms(const struct tern_worker *w)
 
 static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 {
-	struct tern_pool_opts talk = {
-		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
+	/* Room for the longest message to each server. */
+	struct tern_pool_opts talk = {.slab_bytes = 1u << 20,
+		.max_bytes = (w->job.server_count + 1ull) * TERN_PS_JOB_TEXT_MAX};
 	/* Buffers of two versions and of two gradients. Small ones share slabs
 	 * (segments that the pool takes buffers from), so that the process has few
 	 * slabs. The pool rounds sizes up, so it may need one slab more. */

@@ -107,16 +107,15 @@ static json_t *encode_optimizer(const struct tern_optimizer *o)
 		"initial_accumulator", (double)o->initial_accumulator);
 }
 
-char *tern_ps_job_encode(const struct tern_ps_job *job)
+json_t *tern_ps_job_json(const struct tern_ps_job *job)
 {
-	json_t *params = json_array(), *servers = json_array(), *root;
-	char *text;
+	json_t *params = json_array(), *servers = json_array();
 
 	for (uint32_t i = 0; i < job->param_count; i++)
 		json_array_append_new(params, encode_param(&job->params[i]));
 	for (uint32_t i = 0; i < job->server_count; i++)
 		json_array_append_new(servers, json_string(job->servers[i]));
-	root = json_pack(
+	return json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o, s:o, s:o}",
 		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
 		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
@@ -124,7 +123,14 @@ char *tern_ps_job_encode(const struct tern_ps_job *job)
 		(json_int_t)job->records, "data", (json_int_t)job->data, "clip_norm",
 		job->clip_norm, "arithmetic", job->arithmetic, "optimizer",
 		encode_optimizer(&job->optimizer), "params", params, "servers", servers);
-	text = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+}
+
+char *tern_ps_job_encode(const struct tern_ps_job *job)
+{
+	json_t *root = tern_ps_job_json(job);
+	char *text =
+		root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+
 	json_decref(root);
 	return text;
 }
@@ -350,7 +356,7 @@ static int decode_lists(
 	int r;
 
 	if (param_count < 1 || param_count > TERN_PARAMS_MAX)
-		return bad(why, "params", "1 to 4096 tensors");
+		return bad(why, "params", "1 to 100000 tensors");
 	if (server_count < 1 || server_count > TERN_SERVERS_MAX)
 		return bad(why, "servers", "1 to 256 addresses");
 	job->params = calloc(param_count, sizeof(*job->params));

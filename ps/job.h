@@ -21,7 +21,7 @@ enum tern_mode {
 #define TERN_WORKERS_MAX 4096u
 #define TERN_SLOTS_MAX   4096u
 #define TERN_SERVERS_MAX 256u
-#define TERN_PARAMS_MAX  4096u
+#define TERN_PARAMS_MAX  100000u
 
 /* Largest number of gradient buffers of a worker: while one gradient is sent, the next
  * one is computed. */
@@ -51,7 +51,9 @@ struct tern_ps_text {
 	char text[400];
 };
 
-/* The job as NUL-terminated JSON text from malloc(); NULL: no memory. */
+/* The job as JSON; NULL: no memory. */
+json_t *tern_ps_job_json(const struct tern_ps_job *job);
+/* The same as NUL-terminated text from malloc(). */
 char *tern_ps_job_encode(const struct tern_ps_job *job);
 
 /*

@@ -94,6 +94,13 @@ static void listen(struct tern_talk *talk)
 			&talk->piece, NULL, 0);
 }
 
+static struct tern_talk_limits limits_of(const struct tern_talk *talk)
+{
+	return talk->budget
+		       ? talk->budget->message
+		       : (struct tern_talk_limits){TERN_PS_TEXT_MAX, TERN_PS_PARTS_MAX};
+}
+
 static bool is_in_budget(struct tern_talk *talk, uint64_t more)
 {
 	struct tern_talk_budget *budget = talk->budget;
@@ -115,11 +122,10 @@ static bool make_room(struct tern_talk *talk, uint64_t bytes)
 	while (room < bytes)
 		room *= 2;
 	more = room - talk->text_room;
-	if (bytes > TERN_PS_TEXT_MAX) {
+	if (bytes > limits_of(talk).bytes) {
 		snprintf(talk->fault, sizeof(talk->fault),
-			"its message is longer than %u bytes, and the largest job is "
-			"shorter",
-			TERN_PS_TEXT_MAX);
+			"its message is longer than %llu bytes, the limit here",
+			(unsigned long long)limits_of(talk).bytes);
 		return false;
 	}
 	text = is_in_budget(talk, more) ? realloc(talk->text, room) : NULL;
@@ -170,11 +176,13 @@ static json_t *parse(struct tern_talk *talk, const char *text, uint64_t bytes)
 	uint64_t parts = count_parts(text, bytes);
 	json_t *message;
 
-	if (parts > TERN_PS_PARTS_MAX) {
+	talk->last = (struct tern_talk_limits){bytes, parts};
+	if (parts > limits_of(talk).parts) {
 		snprintf(talk->fault, sizeof(talk->fault),
-			"its JSON message has %llu members and elements, more than that "
-			"of the largest job (fewer than %u)",
-			(unsigned long long)parts, TERN_PS_PARTS_MAX);
+			"its JSON message has %llu members and elements, and the limit "
+			"here is %llu",
+			(unsigned long long)parts,
+			(unsigned long long)limits_of(talk).parts);
 		return NULL;
 	}
 	message = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);

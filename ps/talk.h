@@ -97,22 +97,33 @@ enum {
 	TERN_PS_CHANNEL_DATA = 2,
 };
 
-/* Limits of one message. The longest is a join with the largest job: 4,096 parameters
- * of eight dimensions and 256 addresses have up to 1.8 MB and 54,000 parts. A part is a
- * member of an object or an element of a list; parsed, it takes up to 100 times its
- * text. */
-#define TERN_PS_TEXT_MAX    (2u << 20) /* bytes */
-#define TERN_PS_PARTS_MAX   (1u << 16)
-#define TERN_PS_PIECE_BYTES 4096u
-/* Size limit of the pool for the messages of a process: one longest message for each of
- * 256 servers. */
-#define TERN_PS_SAID_MAX (512ull << 20)
+/*
+ * Limits of one message. A part is a member of an object or an element of a list; parsed,
+ * it takes up to 100 times its text. The limits bound the memory that a message takes, and
+ * for how long parsing holds up everything else on the context's thread: up to 10 ms for
+ * the first two.
+ *
+ * Only a message with a job may need more: 100,000 tensors of two dimensions with names
+ * of 40 bytes are 12 MB of text with 0.8 million parts, which take 100 MB and 0.3 s to
+ * parse; tensors of eight dimensions have 1.4 million parts.
+ */
+#define TERN_PS_TEXT_MAX      (2u << 20) /* bytes */
+#define TERN_PS_PARTS_MAX     (1u << 16)
+#define TERN_PS_JOB_TEXT_MAX  (32u << 20)
+#define TERN_PS_JOB_PARTS_MAX 1500000u
+#define TERN_PS_PIECE_BYTES   4096u
+
+struct tern_talk_limits {
+	uint64_t bytes, parts;
+};
 
 struct tern_talk;
 
 /* Memory that several talks together may use for incomplete messages. */
 struct tern_talk_budget {
 	uint64_t bytes_left;
+	struct tern_talk_limits
+		message; /* limits of one message; may change at any time */
 	/* Called when a message needs `bytes` more and fewer are left. It may free memory
 	 * by dropping partly received messages: tern_talk_skip(). */
 	void (*short_of)(struct tern_talk_budget *budget, uint64_t bytes);
@@ -139,10 +150,11 @@ struct tern_talk {
 	 * peer is down or freed: the talk may be freed, but not in this call. May be
 	 * NULL. */
 	void (*idle)(struct tern_talk *talk);
-	/* Limits messages of more than one piece; NULL: only TERN_PS_TEXT_MAX does. May
-	 * be changed only while no message is partly received, as in heard(). */
+	/* Limits messages; NULL: only TERN_PS_TEXT_MAX and TERN_PS_PARTS_MAX do. May be
+	 * changed only while no message is partly received, as in heard(). */
 	struct tern_talk_budget *budget;
-	char *text; /* received part of a message with several pieces */
+	struct tern_talk_limits last; /* size of the message that heard() is given */
+	char *text;                   /* received part of a message with several pieces */
 	uint64_t text_bytes, text_room;
 	char fault[120]; /* why the last message could not be read */
 	bool deaf;       /* all further messages are dropped unread */

@@ -7,12 +7,16 @@
  * Bounds: a guest has GUEST_NS to join, anew after each "again", and is cut LEAVING_NS
  * after it was refused. There are at most opts.guests_max guests: one more replaces the oldest.
  *
- * The received part of a guest's message takes memory until the message is complete: at
- * most TERN_PS_TEXT_MAX for each guest, and TEXT_MAX for all. When these are used up, the
- * received part of the oldest guest's message is dropped. So a guest that holds back the
- * end of a message makes room for later guests. A guest that goes on and completes its
- * message is asked to send it again, so many workers may join together, in turns. (What
- * counts is the size of the buffers. The buffer of a message doubles as it grows, so the
+ * Only the first join may be as long as the longest job (TERN_PS_JOB_TEXT_MAX), since
+ * parsing it holds up the server. When the server has a job, a message may have little
+ * more than the first join had, or TERN_PS_TEXT_MAX: nobody can slow down the training of a
+ * small model by sending large jobs.
+ *
+ * The received part of a guest's message takes memory until the message is complete, at
+ * most TEXT_MAX for all guests. When that is used up, the received part of the oldest
+ * guest's message is dropped. So a guest that holds back the end of a message makes room
+ * for later guests. A guest that goes on and completes its message is asked to send it
+ * again, so many workers may join together, in turns. (What counts is the size of the buffers. The buffer of a message doubles as it grows, so the
  * limit may be reached when half of TEXT_MAX bytes have been received; with many short
  * messages, even earlier.)
  */
@@ -27,7 +31,11 @@
 #define AGAIN_NS   (100 * TERN_NS_PER_MS)
 #define NOTES_NS   (10 * TERN_NS_PER_S)
 #define NOTES_MAX  16u
-#define TEXT_MAX   (32ull * TERN_PS_TEXT_MAX)
+#define TEXT_MAX   (2ull * TERN_PS_JOB_TEXT_MAX)
+/* By how much a join may be longer than the first one: the addresses of 256 servers, in
+ * other words. */
+#define MORE_BYTES (256u << 10)
+#define MORE_PARTS 1024u
 
 /* Logs how many notes were dropped in the interval that has ended. */
 static void tell_dropped(struct tern_timer *timer)
@@ -172,6 +180,17 @@ static void ask_again(struct tern_talk *talk)
 	say_again(p);
 }
 
+void guests_know_job(struct tern_server *s, const struct server_peer *p)
+{
+	struct tern_talk_limits *limits = &s->guest_text.message;
+
+	*limits = (struct tern_talk_limits){TERN_PS_JOB_TEXT_MAX, TERN_PS_JOB_PARTS_MAX};
+	if (!p)
+		return;
+	limits->bytes = TERN_MAX(p->talk.last.bytes + MORE_BYTES, TERN_PS_TEXT_MAX);
+	limits->parts = TERN_MAX(p->talk.last.parts + MORE_PARTS, TERN_PS_PARTS_MAX);
+}
+
 void guests_init(struct tern_server *s)
 {
 	if (!s->opts.guests_max)
@@ -179,6 +198,7 @@ void guests_init(struct tern_server *s)
 	s->guest_text = (struct tern_talk_budget){.bytes_left = TEXT_MAX,
 		.short_of = drop_oldest_text,
 		.skipped = ask_again};
+	guests_know_job(s, NULL);
 	s->notes_timer.fire = tell_dropped;
 }
 

@@ -23,6 +23,7 @@ void join_forget_job(struct tern_server *s)
 	free(s->workers);
 	s->workers = NULL;
 	s->has_job = false;
+	guests_know_job(s, NULL);
 }
 
 /* Takes over a job: makes everything that depends on it, except the contents of the
@@ -235,6 +236,7 @@ void join_on_join(struct server_peer *p, const json_t *message)
 	p->index = index;
 	s->workers[index] = p;
 	if (first) {
+		guests_know_job(s, p);
 		start_wait(s);
 		shard_make(s);
 	} else if (shard_is_made(s)) {

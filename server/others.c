@@ -58,16 +58,14 @@ static void zero_event(
 static int introduce(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
-	char *text = tern_ps_job_encode(&s->job);
+	json_t *job = tern_ps_job_json(&s->job);
 
-	if (!text)
+	if (!job)
 		return -ENOMEM;
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:I, s:o, s:s}", "type", "peer", "server",
-			(json_int_t)s->index, "job", json_loads(text, 0, NULL),
-			"arithmetic",
+			(json_int_t)s->index, "job", job, "arithmetic",
 			s->job.clip_norm > 0 ? s->opts.updater->fingerprint : ""));
-	free(text);
 	return 0;
 }
 

@@ -20,6 +20,8 @@
 #define LEAVING_NS    (2 * TERN_NS_PER_S)
 #define STAGING_BYTES (256ull << 20)
 #define STAGING_SLAB  (64ull << 20)
+/* Limit of the pool for control messages: pieces that are received, and what is sent. */
+#define TALK_BYTES (512ull << 20)
 
 void server_note(struct tern_server *s, const char *fmt, ...)
 {
@@ -339,8 +341,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 {
 	struct tern_server *s = calloc(1, sizeof(*s));
 	struct tern_pool_opts pool = {.slab_bytes = STAGING_SLAB};
-	struct tern_pool_opts talk = {
-		.slab_bytes = 1u << 20, .max_bytes = TERN_PS_SAID_MAX};
+	struct tern_pool_opts talk = {.slab_bytes = 1u << 20, .max_bytes = TALK_BYTES};
 	struct tern_peer_opts peer = {.name = "server"};
 	int r;
 

@@ -234,7 +234,7 @@ struct tern_server {
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
-	struct tern_talk_budget guest_text; /* limits the memory of guests' messages */
+	struct tern_talk_budget guest_text; /* limits guests' messages */
 	uint64_t notes_ns; /* end of the interval for which notes_left counts */
 	uint32_t notes_left, notes_dropped;
 	struct tern_timer notes_timer; /* logs how many notes were dropped */
@@ -343,6 +343,9 @@ bool guests_may_note(struct tern_server *s);
 void guests_end(struct tern_server *s);   /* called when the server ends */
 void guests_enter(struct server_peer *p); /* p was accepted, and is a guest now */
 void guests_leave(struct server_peer *p); /* p has joined the job: a guest no more */
+/* Sets the limits of a guest's message to what a job like this one needs, which p's last
+ * message has brought; NULL: to what any job may need. */
+void guests_know_job(struct tern_server *s, const struct server_peer *p);
 /* Asks guest p to send its message again in a moment: what it asks for may be free then. */
 void guests_ask_later(struct server_peer *p);
 /* p was refused: if p is a guest and does not close the connection within LEAVING_NS

@@ -195,15 +195,15 @@ static void test_a_message_of_too_many_parts_is_not_read(void **state)
 	until_heard(2);
 	assert_null(ends[1].last);
 	assert_string_equal(ends[1].talk.fault,
-		"its JSON message has 65537 members and elements, more than that of the "
-		"largest job (fewer than 65536)");
+		"its JSON message has 65537 members and elements, and the limit here is "
+		"65536");
 	tern_talk_say(&ends[0].talk, json_pack("{s:s}", "a", ",[{\"[,{"));
 	until_heard(3);
 	assert_non_null(ends[1].last);
 }
 
 /* Bytes of each name of the job, with the NUL at its end. */
-#define NAME_ROOM 48u
+#define NAME_ROOM 61u
 
 static struct tern_ps_job largest_job(void)
 {
@@ -230,9 +230,9 @@ static struct tern_ps_job largest_job(void)
 		struct tern_param *p = &job.params[i];
 		char *name = job.names + (size_t)i * NAME_ROOM;
 
-		memset(name, 1, NAME_ROOM - 1);
-		snprintf(name, NAME_ROOM, "%x", i);
-		name[strlen(name)] = 1;
+		memset(name, 'x', NAME_ROOM - 1);
+		snprintf(name, NAME_ROOM, "%u", i);
+		name[strlen(name)] = 'x';
 		p->name = name;
 		p->shape = (struct tern_shape){.dtype = TERN_F32,
 			.rank = TERN_RANK_MAX,
@@ -244,13 +244,24 @@ static struct tern_ps_job largest_job(void)
 	return job;
 }
 
+static void give_none(struct tern_talk_budget *budget, uint64_t bytes)
+{
+	(void)budget;
+	(void)bytes;
+}
+
+/* The job has the largest number of tensors, with eight dimensions each. */
 static void test_a_message_has_room_for_the_largest_job(void **state)
 {
+	struct tern_talk_budget budget = {.bytes_left = TERN_PS_JOB_TEXT_MAX,
+		.message = {TERN_PS_JOB_TEXT_MAX, TERN_PS_JOB_PARTS_MAX},
+		.short_of = give_none};
 	struct tern_ps_job job = largest_job(), read;
 	struct tern_ps_text why;
 	char *text = tern_ps_job_encode(&job);
 
 	(void)state;
+	ends[1].talk.budget = &budget;
 	tern_talk_say(&ends[0].talk,
 		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker", (json_int_t)0,
 			"server", (json_int_t)0, "job", json_loads(text, 0, NULL)));
@@ -264,16 +275,12 @@ static void test_a_message_has_room_for_the_largest_job(void **state)
 	free(text);
 }
 
-static void give_none(struct tern_talk_budget *budget, uint64_t bytes)
-{
-	(void)budget;
-	(void)bytes;
-}
-
 static void test_more_than_a_message_may_have_is_not_heard(void **state)
 {
 	char piece[TERN_PS_PIECE_BYTES];
-	struct tern_talk_budget budget = {.bytes_left = 64u << 10, .short_of = give_none};
+	struct tern_talk_budget budget = {.bytes_left = 64u << 10,
+		.message = {TERN_PS_TEXT_MAX, TERN_PS_PARTS_MAX},
+		.short_of = give_none};
 
 	(void)state;
 	ends[1].talk.budget = &budget;

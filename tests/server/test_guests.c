@@ -183,8 +183,8 @@ static void say_pieces(struct rig *rig, struct visitor *v, unsigned count)
 	memset(tern_buf_ptr(&tensor.buf), 'x', TERN_PS_PIECE_BYTES);
 	for (unsigned i = 0; i < count; i++) {
 		reqs[i] = (struct tern_req){0};
-		assert_int_equal(tern_send(v->talk.channel, &reqs[i], tern_key("talk"), i,
-					 &tensor, NULL, 0),
+		assert_int_equal(tern_send(v->talk.channel, &reqs[i], tern_key("talk"),
+					 v->talk.said_count + i, &tensor, NULL, 0),
 			0);
 	}
 	for (unsigned i = 0; i < count; i++)
@@ -292,6 +292,39 @@ static void test_a_guest_whose_message_was_dropped_says_it_again(void **state)
 	close_rig(&rig);
 }
 
+/* ---- long messages ---- */
+
+static void assert_limits(const struct rig *rig, uint64_t bytes, uint64_t parts)
+{
+	assert_int_equal(rig->server->guest_text.message.bytes, bytes);
+	assert_int_equal(rig->server->guest_text.message.parts, parts);
+}
+
+/* Parsing a long message holds up the server, so when the server has a job, a message may
+ * be no longer than the joins of this job. */
+static void test_messages_may_be_longer_only_until_the_job_is_known(void **state)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	assert_limits(&rig, TERN_PS_JOB_TEXT_MAX, TERN_PS_JOB_PARTS_MAX);
+	join_well(&rig, &worker, &job, 0);
+	assert_limits(&rig, TERN_PS_TEXT_MAX, TERN_PS_PARTS_MAX);
+	visit(&rig, &v);
+	for (unsigned i = 0; i <= TERN_PS_TEXT_MAX / TERN_PS_PIECE_BYTES; i++) {
+		say_pieces(&rig, &v, 1);
+		v.talk.said_count++;
+	}
+	run_until(&rig, &v.refused);
+	assert_string_equal(
+		v.text, "its message is longer than 2097152 bytes, the limit here");
+	assert_int_equal(rig.server->guest_text.bytes_left, 2ull * TERN_PS_JOB_TEXT_MAX);
+	close_rig(&rig);
+}
+
 /* ---- servers that do not belong to the job ---- */
 
 static void say_peer(struct visitor *v, json_t *job, unsigned server)
@@ -385,6 +418,7 @@ int main(void)
 		cmocka_unit_test(test_the_oldest_guest_with_half_a_message_makes_room),
 		cmocka_unit_test(test_the_oldest_guest_may_be_the_one_that_needs_more),
 		cmocka_unit_test(test_a_guest_whose_message_was_dropped_says_it_again),
+		cmocka_unit_test(test_messages_may_be_longer_only_until_the_job_is_known),
 		cmocka_unit_test(test_an_unknown_server_ends_nothing),
 		cmocka_unit_test(test_what_servers_say_is_refused_from_a_guest),
 		cmocka_unit_test(test_refusals_of_strangers_are_noted_sparingly),
