@@ -34,7 +34,7 @@ static const char *const names[] = {
 
 const char *tern_init_name(enum tern_init init)
 {
-	return names[init];
+	return (unsigned)init < TERN_ARRAY_SIZE(names) ? names[init] : "unknown";
 }
 
 int tern_init_parse(const char *name, enum tern_init *out)

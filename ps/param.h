@@ -23,7 +23,7 @@ struct tern_param {
 	float a, b;
 };
 
-/* "zeros", "constant", "uniform" or "normal". */
+/* "zeros", "constant", "uniform" or "normal"; "unknown" for a value that is no kind. */
 const char *tern_init_name(enum tern_init init);
 /* The kind of that name; -EINVAL: there is none. `name` may be NULL. */
 int tern_init_parse(const char *name, enum tern_init *out);

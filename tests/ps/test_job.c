@@ -237,6 +237,9 @@ static void test_tensors_described_wrongly_are_refused_in_words(void **state)
 		"tensor x: b: expected a finite number, got null");
 	refused_after_encoding("x", TERN_INIT_CONSTANT, -INFINITY, 0,
 		"tensor x: a: expected a finite number, got null");
+	refused_after_encoding("x", (enum tern_init)4, 0, 0,
+		"tensor x: init: expected \"zeros\", \"constant\", \"uniform\" or "
+		"\"normal\", got \"unknown\"");
 	refused_after_encoding(long_name, TERN_INIT_ZEROS, 0, 0,
 		"tensor number 1: name: expected 1 to 255 bytes");
 	refused_after_encoding("\xff", TERN_INIT_ZEROS, 0, 0,
