@@ -31,6 +31,57 @@ static bool has_both(const struct tern_server *s)
 	return s->workers && s->workers[0] && s->workers[1];
 }
 
+/* Gives the tensors of a job one kind of initial values after another. */
+static json_t *with_initial_values(json_t *job)
+{
+	size_t i;
+	json_t *tensor;
+
+	json_array_foreach(json_object_get(job, "params"), i, tensor)
+	{
+		json_object_set_new(tensor, "init",
+			json_string(tern_init_name((enum tern_init)(i % 4))));
+		json_object_set_new(tensor, "a", json_real(-0.5));
+		json_object_set_new(tensor, "b", json_real(2));
+	}
+	return job;
+}
+
+static void check_initial_values(unsigned tensors, uint64_t count)
+{
+	const struct tern_ps_job like = {.slots = 1, .workers = 1, .seed = 9};
+	float *expected = malloc(tensors * count * sizeof(*expected));
+	struct visitor v;
+	struct rig rig;
+
+	open_rig(&rig);
+	visit(&rig, &v);
+	say_join(&v, with_initial_values(job_of(&rig, &like, tensors, count, 1)), 0);
+	run_until(&rig, &v.welcome);
+	assert_int_equal(rig.server->job.param_count, tensors);
+	for (unsigned i = 0; i < tensors; i++)
+		tern_param_init(
+			&rig.server->job.params[i], 9, 0, count, expected + i * count);
+	for (uint32_t i = 0; i < rig.server->chunk_count; i++) {
+		const struct chunk *c = &rig.server->chunks[i];
+
+		assert_memory_equal(tern_vector(&c->w[0]), expected + c->plan->first,
+			c->plan->count * sizeof(*expected));
+	}
+	free(expected);
+	stop_and_close(&rig);
+}
+
+/* Chunks of several tensors, tensors of several chunks, and both of the same size. */
+static void test_chunks_have_the_initial_values_of_their_tensors(void **state)
+{
+	(void)state;
+	check_initial_values(150, 997);
+	check_initial_values(3, 30011);
+	check_initial_values(10, 4096);
+	check_initial_values(1, 1);
+}
+
 static void test_workers_join_while_the_shard_is_made(void **state)
 {
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
@@ -514,6 +565,7 @@ static void test_a_worker_that_refuses_a_version_is_lost(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_chunks_have_the_initial_values_of_their_tensors),
 		cmocka_unit_test(test_workers_join_while_the_shard_is_made),
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_tasks),
 		cmocka_unit_test(
