@@ -60,11 +60,20 @@ static inline __attribute__((always_inline)) float tree(
 	}
 }
 
-#define FOR_EACH_N(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+/* Calls X(N, ...) for each number of inputs. */
+#define FOR_EACH_N(X, ...)                                                               \
+	X(1, __VA_ARGS__)                                                                \
+	X(2, __VA_ARGS__)                                                                \
+	X(3, __VA_ARGS__)                                                                \
+	X(4, __VA_ARGS__)                                                                \
+	X(5, __VA_ARGS__)                                                                \
+	X(6, __VA_ARGS__)                                                                \
+	X(7, __VA_ARGS__)                                                                \
+	X(8, __VA_ARGS__)
 
 /* The caller copies the pointers to `in`, so that the compiler knows that writing dst
  * does not change them. dst may be one of src: element j is read before it is written. */
-#define SUM_CASE(N)                                                                      \
+#define SUM_CASE(N, ...)                                                                 \
 	case N:                                                                          \
 		INDEPENDENT for (size_t j = 0; j < count; j++) dst[j] =                  \
 			scale * tree(in, N, j);                                          \
@@ -77,7 +86,7 @@ static void sum(
 
 	memcpy(in, src, n * sizeof(*in));
 	switch (n) {
-		FOR_EACH_N(SUM_CASE)
+		FOR_EACH_N(SUM_CASE, )
 	default:
 		break;
 	}
@@ -103,49 +112,28 @@ static double sum_squares(const float *x, size_t count)
 
 /* ---- optimizers ---- */
 
-/* The gradient of element j, for N inputs. Each of the macros below has the loop of one
- * optimizer over the elements; the scalars `c` are constant in the loop. */
-#define GRADIENT(N) (tree(in, N, j) * scale * clip + c.decay * w_in[j])
-
-#define SGD_CASE(N)                                                                      \
-	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++) w_out[j] =                \
-			w_in[j] - c.lr * GRADIENT(N);                                    \
-		break;
-
-#define MOMENTUM_CASE(N)                                                                 \
+/* The loop of one rule (kernels/rules.h) for N gradients. N, HAS_M and HAS_V are constant
+ * in it, and so are the scalars `c`. */
+#define RULE_CASE(N, rule, HAS_M, HAS_V)                                                 \
 	case N:                                                                          \
 		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
 		{                                                                        \
-			float mj = c.momentum * m[j] + GRADIENT(N);                      \
-			m[j] = mj;                                                       \
-			w_out[j] = w_in[j] - c.lr * mj;                                  \
+			float mj = (HAS_M) ? m[j] : 0, vj = (HAS_V) ? v[j] : 0;          \
+			w_out[j] = tern_rule_##rule(                                     \
+				&c, tree(in, N, j) * scale, w_in[j], &mj, &vj);          \
+			if (HAS_M)                                                       \
+				m[j] = mj;                                               \
+			if (HAS_V)                                                       \
+				v[j] = vj;                                               \
 		}                                                                        \
 		break;
 
-#define ADAGRAD_CASE(N)                                                                  \
-	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
-		{                                                                        \
-			float g = GRADIENT(N);                                           \
-			float vj = v[j] + g * g;                                         \
-			v[j] = vj;                                                       \
-			w_out[j] = w_in[j] - c.lr * g / (sqrtf(vj) + c.epsilon);         \
-		}                                                                        \
-		break;
-
-#define ADAM_CASE(N)                                                                     \
-	case N:                                                                          \
-		INDEPENDENT for (size_t j = 0; j < count; j++)                           \
-		{                                                                        \
-			float g = GRADIENT(N);                                           \
-			float mj = c.beta1 * m[j] + c.rest1 * g;                         \
-			float vj = c.beta2 * v[j] + c.rest2 * (g * g);                   \
-			m[j] = mj;                                                       \
-			v[j] = vj;                                                       \
-			w_out[j] =                                                       \
-				w_in[j] - c.lr * (mj * c.unbias1) /                      \
-						  (sqrtf(vj * c.unbias2) + c.epsilon);   \
+#define RULE(X, KIND, rule, HAS_M, HAS_V, ...)                                           \
+	case TERN_OPT_##KIND:                                                            \
+		switch (n) {                                                             \
+			FOR_EACH_N(RULE_CASE, rule, HAS_M, HAS_V)                        \
+		default:                                                                 \
+			break;                                                           \
 		}                                                                        \
 		break;
 
@@ -153,39 +141,12 @@ static void update(const struct tern_optimizer *o, uint64_t step, float *w_out,
 	const float *w_in, float *m, float *v, const float *const *grads, unsigned n,
 	float scale, float clip, size_t count)
 {
-	const struct tern_scalars c = tern_scalars_of(o, step);
+	const struct tern_scalars c = tern_scalars_of(o, step, clip);
 	const float *in[TERN_SUM_MAX];
 
 	memcpy(in, grads, n * sizeof(*in));
 	switch (o->kind) {
-	case TERN_OPT_SGD:
-		switch (n) {
-			FOR_EACH_N(SGD_CASE)
-		default:
-			break;
-		}
-		break;
-	case TERN_OPT_MOMENTUM:
-		switch (n) {
-			FOR_EACH_N(MOMENTUM_CASE)
-		default:
-			break;
-		}
-		break;
-	case TERN_OPT_ADAGRAD:
-		switch (n) {
-			FOR_EACH_N(ADAGRAD_CASE)
-		default:
-			break;
-		}
-		break;
-	case TERN_OPT_ADAM:
-		switch (n) {
-			FOR_EACH_N(ADAM_CASE)
-		default:
-			break;
-		}
-		break;
+		TERN_RULES(RULE, )
 	}
 }
 

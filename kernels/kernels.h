@@ -13,31 +13,26 @@
 #ifndef TERN_KERNELS_H
 #define TERN_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <tern/types.h>
 
+#include "kernels/rules.h"
+
 enum tern_optimizer_kind {
-	TERN_OPT_SGD,
-	TERN_OPT_MOMENTUM,
-	TERN_OPT_ADAGRAD,
-	TERN_OPT_ADAM,
+#define TERN_OPT_KIND_(X, KIND, ...) TERN_OPT_##KIND,
+	TERN_RULES(TERN_OPT_KIND_, )
+#undef TERN_OPT_KIND_
 };
 /* Number of kinds. Not an enumerator, so that the compiler does not warn about a switch
  * over the kinds that lacks it. */
-#define TERN_OPT_COUNT (TERN_OPT_ADAM + 1u)
+#define TERN_OPT_ONE_(...) +1u
+#define TERN_OPT_COUNT     (0u TERN_RULES(TERN_OPT_ONE_, ))
 
-/*
- * w: parameter, g: mean gradient (+ weight_decay * w), t: step counted from 1.
- *   sgd       w -= lr g
- *   momentum  m = momentum m + g;  w -= lr m                          (Polyak 1964)
- *   adagrad   v += g^2;  w -= lr g / (sqrt(v) + epsilon)              (Duchi et al. 2011)
- *   adam      m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2;
- *             w -= lr (m / (1-beta1^t)) / (sqrt(v / (1-beta2^t)) + epsilon)
- *                                                                 (Kingma, Ba 2015)
- * v of adagrad starts at initial_accumulator; the other state vectors start at 0.
- */
+/* An update rule (kernels/rules.h has the formulas) with its settings; those that the
+ * rule does not have are 0. v starts at initial_accumulator, m at 0. */
 struct tern_optimizer {
 	enum tern_optimizer_kind kind;
 	float lr, momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
@@ -49,10 +44,9 @@ int tern_optimizer_parse(const char *name, struct tern_optimizer *out);
 const char *tern_optimizer_name(enum tern_optimizer_kind kind);
 /* All names, "sgd, momentum, ...", for error messages. */
 const char *tern_optimizer_names(void);
-/* Number of state vectors (m, v) that the optimizer keeps, 0 to 2; and the name, "m" or
- * "v", of number `index` of them (NULL: there are fewer). */
-unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind);
-const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index);
+/* True if the optimizer keeps a state vector m, or v. */
+bool tern_optimizer_has_m(enum tern_optimizer_kind kind);
+bool tern_optimizer_has_v(enum tern_optimizer_kind kind);
 
 /* Largest number of inputs of one call of sum() or update(). A larger sum is made of
  * groups of this size, each of which is a whole subtree of the tree of additions. */
@@ -76,8 +70,7 @@ struct tern_kernels {
 
 	/*
 	 * One step of an optimizer, in one pass over memory: g = scale *
-	 * tree(grads[0..n)) * clip, then the optimizer's formula (see struct
-	 * tern_optimizer). Reads w_in, m and v; writes w_out (may be w_in), m and v. m
+	 * tree(grads[0..n)), then the optimizer's formula (kernels/rules.h). Reads w_in, m and v; writes w_out (may be w_in), m and v. m
 	 * and v are NULL if the optimizer has none. `step` counts from 1. `clip` is 1
 	 * without gradient clipping.
 	 */

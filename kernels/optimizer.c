@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: their names, default settings, state vectors, and the scalars of a step. */
+/* Optimizers: their names, default settings and state vectors, all of them from the rows
+ * of kernels/rules.h, and the scalars of a step. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -10,28 +11,18 @@
 static const struct {
 	const char *name;
 	struct tern_optimizer defaults;
-	unsigned state_count;
-	const char *states[2];
+	bool has_m, has_v;
 } table[] = {
-	[TERN_OPT_SGD] = {"sgd", {.kind = TERN_OPT_SGD, .lr = 0.01f}, 0, {NULL}},
-	[TERN_OPT_MOMENTUM] = {"momentum",
-		{.kind = TERN_OPT_MOMENTUM, .lr = 0.01f, .momentum = 0.9f}, 1, {"m"}},
-	[TERN_OPT_ADAGRAD] = {"adagrad",
-		{.kind = TERN_OPT_ADAGRAD,
-			.lr = 0.1f,
-			.epsilon = 1e-10f,
-			.initial_accumulator = 0.1f},
-		1, {"v"}},
-	[TERN_OPT_ADAM] = {"adam",
-		{.kind = TERN_OPT_ADAM,
-			.lr = 1e-3f,
-			.beta1 = 0.9f,
-			.beta2 = 0.999f,
-			.epsilon = 1e-8f},
-		2, {"m", "v"}},
+#define TERN_SET(setting, value) .setting = (value),
+#define ROW(X, KIND, title, HAS_M, HAS_V, rate, settings)                                \
+	{.name = #title,                                                                 \
+		.defaults = {.kind = TERN_OPT_##KIND, .lr = (rate), settings},           \
+		.has_m = (HAS_M),                                                        \
+		.has_v = (HAS_V)},
+	TERN_RULES(ROW, )
+#undef ROW
+#undef TERN_SET
 };
-
-_Static_assert(TERN_ARRAY_SIZE(table) == TERN_OPT_COUNT, "a row for each kind");
 
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out)
 {
@@ -50,17 +41,19 @@ const char *tern_optimizer_name(enum tern_optimizer_kind kind)
 
 const char *tern_optimizer_names(void)
 {
-	return "sgd, momentum, adagrad or adam";
+#define NAME(X, KIND, name, ...) ", " #name
+	return &(TERN_RULES(NAME, ))[2];
+#undef NAME
 }
 
-unsigned tern_optimizer_state_count(enum tern_optimizer_kind kind)
+bool tern_optimizer_has_m(enum tern_optimizer_kind kind)
 {
-	return table[kind].state_count;
+	return table[kind].has_m;
 }
 
-const char *tern_optimizer_state_name(enum tern_optimizer_kind kind, unsigned index)
+bool tern_optimizer_has_v(enum tern_optimizer_kind kind)
 {
-	return index < table[kind].state_count ? table[kind].states[index] : NULL;
+	return table[kind].has_v;
 }
 
 /* Returns 1 / (1 - beta^step), computed in double and rounded to float once. */
@@ -69,10 +62,12 @@ static float unbias(float beta, uint64_t step)
 	return (float)(1.0 / (1.0 - pow((double)beta, (double)step)));
 }
 
-struct tern_scalars tern_scalars_of(const struct tern_optimizer *opt, uint64_t step)
+struct tern_scalars tern_scalars_of(
+	const struct tern_optimizer *opt, uint64_t step, float clip)
 {
 	return (struct tern_scalars){
 		.lr = opt->lr,
+		.clip = clip,
 		.momentum = opt->momentum,
 		.beta1 = opt->beta1,
 		.beta2 = opt->beta2,

@@ -8,7 +8,8 @@
 #include "kernels/scalars.h"
 
 /* optimizer.c: computes the scalars for step `step`, counted from 1. */
-struct tern_scalars tern_scalars_of(const struct tern_optimizer *opt, uint64_t step);
+struct tern_scalars tern_scalars_of(
+	const struct tern_optimizer *opt, uint64_t step, float clip);
 
 /* elementwise.c, compiled once for each vector width: set the element-by-element
  * functions and sum_squares() of a table. */

@@ -69,8 +69,8 @@ static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opt
 	if (!c)
 		return no_memory(u);
 	c->chunk.opts = *opts;
-	if (misses(&c->m, tern_updater_has_m(o->kind), opts->count, 0) ||
-		misses(&c->v, tern_updater_has_v(o->kind), opts->count,
+	if (misses(&c->m, tern_optimizer_has_m(o->kind), opts->count, 0) ||
+		misses(&c->v, tern_optimizer_has_v(o->kind), opts->count,
 			o->initial_accumulator) ||
 		misses(&c->mean, opts->two_phase, opts->count, 0)) {
 		chunk_free(u, &c->chunk);

@@ -47,16 +47,6 @@ struct tern_updater_step {
 	float scale, clip; /* as in struct tern_kernels */
 };
 
-/* True if the optimizer keeps a vector m, or v. */
-static inline bool tern_updater_has_m(enum tern_optimizer_kind kind)
-{
-	return kind == TERN_OPT_MOMENTUM || kind == TERN_OPT_ADAM;
-}
-static inline bool tern_updater_has_v(enum tern_optimizer_kind kind)
-{
-	return kind == TERN_OPT_ADAGRAD || kind == TERN_OPT_ADAM;
-}
-
 struct tern_updater;
 
 struct tern_updater_ops {

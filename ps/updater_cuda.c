@@ -199,8 +199,8 @@ static uint64_t lay_out(struct cuda_chunk *c)
 	uint64_t at = 0;
 
 	c->w = carve(c, &at, !c->chunk.opts.on_device);
-	c->m = carve(c, &at, tern_updater_has_m(kind));
-	c->v = carve(c, &at, tern_updater_has_v(kind));
+	c->m = carve(c, &at, tern_optimizer_has_m(kind));
+	c->v = carve(c, &at, tern_optimizer_has_v(kind));
 	c->mean = carve(c, &at, c->chunk.opts.two_phase);
 	return at;
 }

@@ -183,8 +183,8 @@ static uint64_t copies_of(const struct tern_ps_job *job)
  * updater keeps. */
 static uint64_t vectors_of(const struct tern_ps_job *job)
 {
-	return copies_of(job) + tern_updater_has_m(job->optimizer.kind) +
-	       tern_updater_has_v(job->optimizer.kind) + (job->clip_norm > 0);
+	return copies_of(job) + tern_optimizer_has_m(job->optimizer.kind) +
+	       tern_optimizer_has_v(job->optimizer.kind) + (job->clip_norm > 0);
 }
 
 /* Bytes of one copy of a share, including the pool's rounding. */

@@ -76,14 +76,11 @@ int tern_cuda_sum_squares(
 static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n)
 {
 	switch (kind) {
-	case TERN_OPT_SGD:
-		return n == 1 ? TERN_CUDA_sgd : TERN_CUDA_sgd_slots;
-	case TERN_OPT_MOMENTUM:
-		return n == 1 ? TERN_CUDA_momentum : TERN_CUDA_momentum_slots;
-	case TERN_OPT_ADAGRAD:
-		return n == 1 ? TERN_CUDA_adagrad : TERN_CUDA_adagrad_slots;
-	case TERN_OPT_ADAM:
-		return n == 1 ? TERN_CUDA_adam : TERN_CUDA_adam_slots;
+#define KERNEL(X, KIND, name, ...)                                                       \
+	case TERN_OPT_##KIND:                                                            \
+		return n == 1 ? TERN_CUDA_##name : TERN_CUDA_##name##_slots;
+		TERN_RULES(KERNEL, )
+#undef KERNEL
 	}
 	tern_never("an optimizer without a kernel");
 }
@@ -137,10 +134,8 @@ int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *o
 	uint64_t step, const struct tern_cuda_tensor *tensors, size_t tensor_count,
 	unsigned n, float scale, float clip)
 {
-	struct tern_cuda_update a = {.scalars = tern_scalars_of(opt, step),
-		.scale = scale,
-		.clip = clip,
-		.n = n};
+	struct tern_cuda_update a = {
+		.scalars = tern_scalars_of(opt, step, clip), .scale = scale, .n = n};
 
 	tern_assert(n >= 1 && n <= TERN_SUM_MAX);
 	while (tensor_count > 0) {

@@ -145,21 +145,13 @@ static void trial_free(struct trial *t, unsigned n)
 	twin_free(&t->out);
 }
 
-static bool has_state(const struct tern_optimizer *o, char name)
-{
-	for (unsigned i = 0; i < tern_optimizer_state_count(o->kind); i++)
-		if (tern_optimizer_state_name(o->kind, i)[0] == name)
-			return true;
-	return false;
-}
-
 static struct tern_cuda_tensor tensor_of(
 	const struct tern_optimizer *o, struct trial *t, unsigned n, bool in_place)
 {
 	struct tern_cuda_tensor x = {.w_out = in_place ? t->w.dev : t->out.dev,
 		.w_in = t->w.dev,
-		.m = has_state(o, 'm') ? t->m.dev : NULL,
-		.v = has_state(o, 'v') ? t->v.dev : NULL,
+		.m = tern_optimizer_has_m(o->kind) ? t->m.dev : NULL,
+		.v = tern_optimizer_has_v(o->kind) ? t->v.dev : NULL,
 		.count = t->count};
 
 	for (unsigned i = 0; i < n; i++)
@@ -171,8 +163,8 @@ static struct tern_cuda_tensor tensor_of(
 static void check_trial(const struct tern_optimizer *o, struct trial *t, unsigned n,
 	uint64_t step, bool in_place)
 {
-	struct twin *m = has_state(o, 'm') ? &t->m : NULL;
-	struct twin *v = has_state(o, 'v') ? &t->v : NULL;
+	struct twin *m = tern_optimizer_has_m(o->kind) ? &t->m : NULL;
+	struct twin *v = tern_optimizer_has_v(o->kind) ? &t->v : NULL;
 	struct twin *out = in_place ? &t->w : &t->out;
 	struct trial wanted = {.w = copy_new(&t->w, 0),
 		.m = copy_new(&t->m, 0),

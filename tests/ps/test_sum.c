@@ -162,9 +162,9 @@ static void check_update(const char *name, unsigned n, size_t count)
 
 	assert_int_equal(tern_optimizer_parse(name, &opt), 0);
 	opt.weight_decay = 0.01f;
-	if (opt.kind == TERN_OPT_MOMENTUM || opt.kind == TERN_OPT_ADAM)
+	if (tern_optimizer_has_m(opt.kind))
 		u.m = m;
-	if (opt.kind == TERN_OPT_ADAGRAD || opt.kind == TERN_OPT_ADAM)
+	if (tern_optimizer_has_v(opt.kind))
 		u.v = v;
 	fill(w1, m1, v1, count);
 	for (size_t j = 0; j < count; j++)

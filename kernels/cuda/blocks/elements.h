@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on one element: the tree of additions of gradients, the optimizers' steps,
- * the casts. They do the same operations in the same order as the CPU's tables
- * (elementwise.c) and so give the same bits; only the payload of a NaN that arithmetic
- * produced may differ.
+ * Operations on one element: the tree of additions of gradients, and the casts (the
+ * update rules are in kernels/rules.h). They do the same operations in the same order as
+ * the CPU's tables (elementwise.c) and so give the same bits; only the payload of a NaN
+ * that arithmetic produced may differ.
  */
 #ifndef TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
 #define TERN_KERNELS_CUDA_BLOCKS_ELEMENTS_H
 
 #include "kernels/cuda/blocks/block.h"
-#include "kernels/scalars.h"
+#include "kernels/rules.h"
 
 /*
  * Adds x[0..n), n at most 8, in place, in the order of the tree of docs/training.md: in
@@ -26,46 +26,6 @@ TERN_BODY float tern_element_tree(float *x, unsigned n)
 				x[i] += x[i + step];
 	}
 	return x[0];
-}
-
-TERN_BODY float tern_element_gradient(
-	const struct tern_scalars *c, float sum, float scale, float clip, float w)
-{
-	return sum * scale * clip + c->decay * w;
-}
-
-/* One step of an optimizer on one element: each of these functions returns the new w, and
- * updates *m and *v. */
-TERN_BODY float tern_element_sgd(
-	const struct tern_scalars *c, float g, float w, float *m, float *v)
-{
-	(void)m;
-	(void)v;
-	return w - c->lr * g;
-}
-
-TERN_BODY float tern_element_momentum(
-	const struct tern_scalars *c, float g, float w, float *m, float *v)
-{
-	(void)v;
-	*m = c->momentum * *m + g;
-	return w - c->lr * *m;
-}
-
-TERN_BODY float tern_element_adagrad(
-	const struct tern_scalars *c, float g, float w, float *m, float *v)
-{
-	(void)m;
-	*v = *v + g * g;
-	return w - c->lr * g / (sqrtf(*v) + c->epsilon);
-}
-
-TERN_BODY float tern_element_adam(
-	const struct tern_scalars *c, float g, float w, float *m, float *v)
-{
-	*m = c->beta1 * *m + c->rest1 * g;
-	*v = c->beta2 * *v + c->rest2 * (g * g);
-	return w - c->lr * (*m * c->unbias1) / (sqrtf(*v * c->unbias2) + c->epsilon);
 }
 
 /* Casts: kernels/elementwise.c explains them. The GPU's own conversions are not used,

@@ -89,7 +89,7 @@ struct tern_cuda_part { /* one tensor of an update */
 
 struct tern_cuda_update {
 	struct tern_scalars scalars;
-	float scale, clip;
+	float scale;
 	uint32_t n, part_count;
 	struct tern_cuda_part parts[TERN_CUDA_PARTS_MAX];
 };
@@ -118,7 +118,7 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 }
 
 /*
- * Defines the block function of an optimizer. HAS_M, HAS_V: which state vectors the
+ * Defines the block function of an update rule. HAS_M, HAS_V: which state vectors the
  * optimizer keeps. N: the number of gradients that it adds. All are compile-time
  * constants, except that N is either 1 or a->n. A function for N = 1 uses fewer
  * registers, which allows more threads.
@@ -129,14 +129,13 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 		const struct tern_cuda_update *a = u->a;                                 \
 		const struct tern_cuda_part *p = u->p;                                   \
 		float w = p->w_in[e], m = 0, v = 0;                                      \
-		float sum = tern_tree_one(p->grads, N, e);                               \
-		float g = tern_element_gradient(&a->scalars, sum, a->scale, a->clip, w); \
+		float g = tern_tree_one(p->grads, N, e) * a->scale;                      \
                                                                                          \
 		if (HAS_M)                                                               \
 			m = p->m[e];                                                     \
 		if (HAS_V)                                                               \
 			v = p->v[e];                                                     \
-		p->w_out[e] = tern_element_##kind(&a->scalars, g, w, &m, &v);            \
+		p->w_out[e] = tern_rule_##kind(&a->scalars, g, w, &m, &v);               \
 		if (HAS_M)                                                               \
 			p->m[e] = m;                                                     \
 		if (HAS_V)                                                               \
@@ -156,10 +155,9 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 			v = tern_quad_get(p->v + e);                                     \
 		TERN_UNROLL                                                              \
 		for (unsigned k = 0; k < TERN_QUAD_ELEMENTS; k++) {                      \
-			float g = tern_element_gradient(                                 \
-				&a->scalars, sum.at[k], a->scale, a->clip, w.at[k]);     \
+			float g = sum.at[k] * a->scale;                                  \
                                                                                          \
-			w.at[k] = tern_element_##kind(                                   \
+			w.at[k] = tern_rule_##kind(                                      \
 				&a->scalars, g, w.at[k], &m.at[k], &v.at[k]);            \
 		}                                                                        \
 		tern_quad_put(p->w_out + e, w);                                          \
@@ -179,14 +177,12 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 			&u, &u.p->span, own, tern_##name##_quad, tern_##name##_one)      \
 	}
 
-TERN_UPDATE_BLOCK(sgd, sgd, 0, 0, 1)
-TERN_UPDATE_BLOCK(momentum, momentum, 1, 0, 1)
-TERN_UPDATE_BLOCK(adagrad, adagrad, 0, 1, 1)
-TERN_UPDATE_BLOCK(adam, adam, 1, 1, 1)
-TERN_UPDATE_BLOCK(sgd_slots, sgd, 0, 0, a->n)
-TERN_UPDATE_BLOCK(momentum_slots, momentum, 1, 0, a->n)
-TERN_UPDATE_BLOCK(adagrad_slots, adagrad, 0, 1, a->n)
-TERN_UPDATE_BLOCK(adam_slots, adam, 1, 1, a->n)
+/* Two kernels for each rule: NAME for one gradient, NAME_slots for several. */
+#define TERN_UPDATE_BLOCKS(X, KIND, name, HAS_M, HAS_V, ...)                             \
+	TERN_UPDATE_BLOCK(name, name, HAS_M, HAS_V, 1)                                   \
+	TERN_UPDATE_BLOCK(name##_slots, name, HAS_M, HAS_V, a->n)
+
+TERN_RULES(TERN_UPDATE_BLOCKS, )
 
 /* ---- casts ---- */
 

@@ -20,10 +20,13 @@ GENERATIONS = {"sm_80": "compute_80", "sm_90": "compute_90", "sm_100": "compute_
 # With at most 64 registers a multiprocessor of each generation runs 1,024 threads; updates move memory, so they
 # need more threads at once: 42 registers allow 1,536.
 REGISTERS_MOST, REGISTERS_UPDATE = 64, 42
-UPDATES = ("sgd", "momentum", "adagrad", "adam")
-# Least number of 16-byte loads in each kernel whose time is that of moving memory.
-WIDE_LOADS = {"sum": 1, "sgd": 2, "momentum": 3, "adagrad": 3, "adam": 4, "f32_to_f16": 1, "f32_to_bf16": 1,
-              "squares": 1, "gather": 1}
+# The rows of TERN_RULES: {name: number of state vectors}.
+UPDATES = {name: int(has_m) + int(has_v) for name, has_m, has_v in re.findall(
+    r"Y\(X, [A-Z]+, ([a-z]+), ([01]), ([01]),", (Path(INCLUDE) / "kernels/rules.h").read_text(encoding="utf-8"))}
+# Least number of 16-byte loads in each kernel whose time is that of moving memory. An update reads the parameters,
+# the gradient, and the rule's state.
+WIDE_LOADS = {"sum": 1, "f32_to_f16": 1, "f32_to_bf16": 1, "squares": 1, "gather": 1,
+              **{name: 2 + states for name, states in UPDATES.items()}}
 # Kernels whose source says fmaf; everywhere else nothing is fused.
 FUSED = ("matmul", "xent")
 

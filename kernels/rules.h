@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Update rules (optimizers): everything about a rule is in this file, in one row of
+ * TERN_RULES and one function tern_rule_NAME(). The CPU's loops (kernels/elementwise.c),
+ * the GPU's kernels (kernels/cuda/blocks), the table of names and defaults
+ * (kernels/optimizer.c), and the tests' reference in float64 are made from these. The
+ * header is valid C and C++, for nvcc.
+ *
+ * A rule's function makes one step on one element. Every operation in it is one IEEE
+ * operation with its own rounding (nothing is fused), so all CPUs and GPUs give the same
+ * bits. Another order of operations would give other bits than earlier releases.
+ */
+#ifndef TERN_KERNELS_RULES_H
+#define TERN_KERNELS_RULES_H
+
+#ifndef __CUDACC__
+#include <math.h>
+#endif
+
+#include "kernels/scalars.h"
+
+/*
+ * Rows: Y(X, KIND, name, HAS_M, HAS_V, lr, settings). X is passed through to Y.
+ * HAS_M, HAS_V: whether the rule keeps a state vector m (made from gradients) or v (from
+ * their squares). lr: default learning rate. settings: TERN_SET(name, default) for each
+ * setting that the rule has; the user of the table defines TERN_SET.
+ */
+#define TERN_RULES(Y, X)                                                                 \
+	Y(X, SGD, sgd, 0, 0, 0.01f, TERN_SET(weight_decay, 0))                           \
+	Y(X, MOMENTUM, momentum, 1, 0, 0.01f,                                            \
+		TERN_SET(momentum, 0.9f) TERN_SET(weight_decay, 0))                      \
+	Y(X, ADAGRAD, adagrad, 0, 1, 0.1f,                                               \
+		TERN_SET(epsilon, 1e-10f) TERN_SET(weight_decay, 0)                      \
+			TERN_SET(initial_accumulator, 0.1f))                             \
+	Y(X, ADAM, adam, 1, 1, 1e-3f,                                                    \
+		TERN_SET(beta1, 0.9f) TERN_SET(beta2, 0.999f) TERN_SET(epsilon, 1e-8f)   \
+			TERN_SET(weight_decay, 0))
+
+#ifdef __CUDACC__
+#define TERN_RULE static __device__ __forceinline__ tern_real
+#else
+#define TERN_RULE static inline __attribute__((always_inline)) tern_real
+#endif
+
+/*
+ * Arguments of a rule: c: the scalars of the step; g: mean of the gradients; w: the
+ * parameter; *m, *v: the element's state, which the rule updates if it has it. Returns
+ * the new parameter.
+ *
+ * Starts with the gradient: clipped by the norm, with the weight decay as the gradient
+ * of an L2 penalty.
+ */
+TERN_RULE tern_rule_gradient(const struct tern_scalars *c, tern_real g, tern_real w)
+{
+	return g * c->clip + c->decay * w;
+}
+
+/* w -= lr g */
+TERN_RULE tern_rule_sgd(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	(void)m;
+	(void)v;
+	return w - c->lr * tern_rule_gradient(c, g, w);
+}
+
+/* m = momentum m + g;  w -= lr m. Polyak 1964. */
+TERN_RULE tern_rule_momentum(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	(void)v;
+	*m = c->momentum * *m + tern_rule_gradient(c, g, w);
+	return w - c->lr * *m;
+}
+
+/* v += g^2;  w -= lr g / (sqrt(v) + epsilon). Duchi, Hazan, Singer 2011. */
+TERN_RULE tern_rule_adagrad(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	(void)m;
+	g = tern_rule_gradient(c, g, w);
+	*v = *v + g * g;
+	return w - c->lr * g / (tern_real_sqrt(*v) + c->epsilon);
+}
+
+/*
+ * m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ * w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon). Kingma, Ba 2015.
+ */
+TERN_RULE tern_rule_adam(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	g = tern_rule_gradient(c, g, w);
+	*m = c->beta1 * *m + c->rest1 * g;
+	*v = c->beta2 * *v + c->rest2 * (g * g);
+	return w -
+	       c->lr * (*m * c->unbias1) / (tern_real_sqrt(*v * c->unbias2) + c->epsilon);
+}
+
+#endif
