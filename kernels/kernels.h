@@ -42,7 +42,10 @@ struct tern_optimizer {
  * -EINVAL: no optimizer has this name. */
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out);
 const char *tern_optimizer_name(enum tern_optimizer_kind kind);
-/* All names, "sgd, momentum, ...", for error messages. */
+/* False for `mean`, which replaces parameters instead of training them: it is not offered
+ * for a whole model. */
+bool tern_optimizer_is_for_models(enum tern_optimizer_kind kind);
+/* The names of all optimizers for models, "sgd, momentum, ...", for error messages. */
 const char *tern_optimizer_names(void);
 /* True if the optimizer keeps a state vector m, or v. */
 bool tern_optimizer_has_m(enum tern_optimizer_kind kind);

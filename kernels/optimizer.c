@@ -39,10 +39,15 @@ const char *tern_optimizer_name(enum tern_optimizer_kind kind)
 	return table[kind].name;
 }
 
+bool tern_optimizer_is_for_models(enum tern_optimizer_kind kind)
+{
+	return kind != TERN_OPT_MEAN;
+}
+
 const char *tern_optimizer_names(void)
 {
 #define NAME(X, KIND, name, ...) ", " #name
-	return &(TERN_RULES(NAME, ))[2];
+	return &(TERN_OPTIMIZERS(NAME, ))[2];
 #undef NAME
 }
 
@@ -73,6 +78,7 @@ struct tern_scalars tern_scalars_of(
 		.beta2 = opt->beta2,
 		.epsilon = opt->epsilon,
 		.decay = opt->weight_decay,
+		.lr_decay = opt->lr * opt->weight_decay,
 		.rest1 = 1.0f - opt->beta1,
 		.rest2 = 1.0f - opt->beta2,
 		.unbias1 = unbias(opt->beta1, step),

@@ -25,16 +25,29 @@
  * their squares). lr: default learning rate. settings: TERN_SET(name, default) for each
  * setting that the rule has; the user of the table defines TERN_SET.
  */
-#define TERN_RULES(Y, X)                                                                 \
+#define TERN_OPTIMIZERS(Y, X)                                                            \
 	Y(X, SGD, sgd, 0, 0, 0.01f, TERN_SET(weight_decay, 0))                           \
 	Y(X, MOMENTUM, momentum, 1, 0, 0.01f,                                            \
+		TERN_SET(momentum, 0.9f) TERN_SET(weight_decay, 0))                      \
+	Y(X, NESTEROV, nesterov, 1, 0, 0.01f,                                            \
 		TERN_SET(momentum, 0.9f) TERN_SET(weight_decay, 0))                      \
 	Y(X, ADAGRAD, adagrad, 0, 1, 0.1f,                                               \
 		TERN_SET(epsilon, 1e-10f) TERN_SET(weight_decay, 0)                      \
 			TERN_SET(initial_accumulator, 0.1f))                             \
+	Y(X, RMSPROP, rmsprop, 1, 1, 0.01f,                                              \
+		TERN_SET(momentum, 0) TERN_SET(beta2, 0.99f) TERN_SET(epsilon, 1e-8f)    \
+			TERN_SET(weight_decay, 0))                                       \
 	Y(X, ADAM, adam, 1, 1, 1e-3f,                                                    \
 		TERN_SET(beta1, 0.9f) TERN_SET(beta2, 0.999f) TERN_SET(epsilon, 1e-8f)   \
-			TERN_SET(weight_decay, 0))
+			TERN_SET(weight_decay, 0))                                       \
+	Y(X, ADAMW, adamw, 1, 1, 1e-3f,                                                  \
+		TERN_SET(beta1, 0.9f) TERN_SET(beta2, 0.999f) TERN_SET(epsilon, 1e-8f)   \
+			TERN_SET(weight_decay, 0.01f))
+
+/* All rules: the optimizers, and those that no user can choose for a whole model. */
+#define TERN_RULES(Y, X)                                                                 \
+	TERN_OPTIMIZERS(Y, X)                                                            \
+	Y(X, MEAN, mean, 0, 0, 0, )
 
 #ifdef __CUDACC__
 #define TERN_RULE static __device__ __forceinline__ tern_real
@@ -55,7 +68,7 @@ TERN_RULE tern_rule_gradient(const struct tern_scalars *c, tern_real g, tern_rea
 	return g * c->clip + c->decay * w;
 }
 
-/* w -= lr g */
+/* w -= lr g. Robbins, Monro 1951. */
 TERN_RULE tern_rule_sgd(const struct tern_scalars *c, tern_real g, tern_real w,
 	tern_real *m, tern_real *v)
 {
@@ -73,6 +86,20 @@ TERN_RULE tern_rule_momentum(const struct tern_scalars *c, tern_real g, tern_rea
 	return w - c->lr * *m;
 }
 
+/*
+ * m = momentum m + g;  w -= lr (g + momentum m). Nesterov 1983, in the form of
+ * torch.optim.SGD(nesterov=True); Sutskever et al. 2013 have the learning rate inside m,
+ * which is the same as long as the learning rate does not change.
+ */
+TERN_RULE tern_rule_nesterov(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	(void)v;
+	g = tern_rule_gradient(c, g, w);
+	*m = c->momentum * *m + g;
+	return w - c->lr * (g + c->momentum * *m);
+}
+
 /* v += g^2;  w -= lr g / (sqrt(v) + epsilon). Duchi, Hazan, Singer 2011. */
 TERN_RULE tern_rule_adagrad(const struct tern_scalars *c, tern_real g, tern_real w,
 	tern_real *m, tern_real *v)
@@ -81,6 +108,20 @@ TERN_RULE tern_rule_adagrad(const struct tern_scalars *c, tern_real g, tern_real
 	g = tern_rule_gradient(c, g, w);
 	*v = *v + g * g;
 	return w - c->lr * g / (tern_real_sqrt(*v) + c->epsilon);
+}
+
+/*
+ * v = beta2 v + (1 - beta2) g^2;  m = momentum m + g / (sqrt(v) + epsilon);  w -= lr m.
+ * Tieleman, Hinton 2012 (lecture 6.5 of a course, without m and epsilon), in the form of
+ * torch.optim.RMSprop, which calls beta2 alpha. TensorFlow has epsilon inside the root.
+ */
+TERN_RULE tern_rule_rmsprop(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	g = tern_rule_gradient(c, g, w);
+	*v = c->beta2 * *v + c->rest2 * (g * g);
+	*m = c->momentum * *m + g / (tern_real_sqrt(*v) + c->epsilon);
+	return w - c->lr * *m;
 }
 
 /*
@@ -95,6 +136,35 @@ TERN_RULE tern_rule_adam(const struct tern_scalars *c, tern_real g, tern_real w,
 	*v = c->beta2 * *v + c->rest2 * (g * g);
 	return w -
 	       c->lr * (*m * c->unbias1) / (tern_real_sqrt(*v * c->unbias2) + c->epsilon);
+}
+
+/*
+ * Adam whose weight decay is not part of the gradient: besides Adam's step,
+ * w -= lr weight_decay w. Loshchilov, Hutter 2019, in the form of torch.optim.AdamW,
+ * where the learning rate is a factor of the decay. Both changes are added before they
+ * change w, so that a small decay is not lost in a rounding of its own.
+ */
+TERN_RULE tern_rule_adamw(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	g = g * c->clip;
+	*m = c->beta1 * *m + c->rest1 * g;
+	*v = c->beta2 * *v + c->rest2 * (g * g);
+	return w -
+	       (c->lr_decay * w + c->lr * (*m * c->unbias1) /
+					  (tern_real_sqrt(*v * c->unbias2) + c->epsilon));
+}
+
+/* w = g, the mean of what was sent, for statistics instead of parameters (as those of
+ * batch normalisation). Learning rate, weight decay and clipping do not apply. */
+TERN_RULE tern_rule_mean(const struct tern_scalars *c, tern_real g, tern_real w,
+	tern_real *m, tern_real *v)
+{
+	(void)c;
+	(void)w;
+	(void)m;
+	(void)v;
+	return g;
 }
 
 #endif

@@ -17,6 +17,7 @@
 
 struct tern_scalars {
 	tern_real lr, clip, momentum, beta1, beta2, epsilon, decay;
+	tern_real lr_decay;         /* lr * decay */
 	tern_real rest1, rest2;     /* 1 - beta1, 1 - beta2 */
 	tern_real unbias1, unbias2; /* 1 / (1 - beta1^step), and the same of beta2 */
 };

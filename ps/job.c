@@ -199,8 +199,12 @@ static int decode_optimizer(
 		{"weight_decay", &o->weight_decay},
 		{"initial_accumulator", &o->initial_accumulator}};
 
-	if (!name || tern_optimizer_parse(name, o) < 0)
-		return bad(why, "optimizer", tern_optimizer_names());
+	char expected[160];
+
+	if (!name || tern_optimizer_parse(name, o) < 0) {
+		snprintf(expected, sizeof(expected), "one of %s", tern_optimizer_names());
+		return bad(why, "optimizer", expected);
+	}
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
 		if (get_float(root, fields[i].field, fields[i].value, why) < 0)
 			return -EINVAL;

@@ -36,8 +36,12 @@ int job_parse_mode(const char *text, void *at, struct message *why)
 
 int job_parse_optimizer(const char *text, void *at, struct message *why)
 {
-	if (tern_optimizer_parse(text, at) == 0)
+	struct tern_optimizer o;
+
+	if (tern_optimizer_parse(text, &o) == 0 && tern_optimizer_is_for_models(o.kind)) {
+		*(struct tern_optimizer *)at = o;
 		return 0;
+	}
 	return options_refuse(why, "must be one of %s", tern_optimizer_names());
 }
 

@@ -73,8 +73,8 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"gradient is applied when it arrives",                           \
 			.initial = "sync", .parse = job_parse_mode),                     \
 		JOB_OPTION(CUSTOM, "optimizer", "NAME", optimizer,                       \
-			"sgd, momentum, adagrad or adam", .initial = "sgd",              \
-			.parse = job_parse_optimizer),                                   \
+			"sgd, momentum, nesterov, adagrad, rmsprop, adam or adamw",      \
+			.initial = "sgd", .parse = job_parse_optimizer),                 \
 		JOB_OPTION(REAL, "lr", "X", lr,                                          \
 			"learning rate; default: the optimizer's", .min = 1e-12,         \
 			.max = 1e6),                                                     \

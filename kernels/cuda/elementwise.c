@@ -79,8 +79,10 @@ static enum tern_cuda_kernel kernel_of(enum tern_optimizer_kind kind, unsigned n
 #define KERNEL(X, KIND, name, ...)                                                       \
 	case TERN_OPT_##KIND:                                                            \
 		return n == 1 ? TERN_CUDA_##name : TERN_CUDA_##name##_slots;
-		TERN_RULES(KERNEL, )
+		TERN_OPTIMIZERS(KERNEL, )
 #undef KERNEL
+	case TERN_OPT_MEAN:
+		break;
 	}
 	tern_never("an optimizer without a kernel");
 }
@@ -130,6 +132,18 @@ static int update_some(struct tern_cuda_kernels *k, enum tern_cuda_kernel kernel
 	return r < 0 ? r : (int)taken;
 }
 
+/* The rule `mean` replaces the parameters by the mean, which a sum gives. */
+static int put_means(struct tern_cuda_kernels *k, const struct tern_cuda_tensor *tensors,
+	size_t tensor_count, unsigned n, float scale)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < tensor_count && r == 0; i++)
+		r = tern_cuda_sum(k, tensors[i].w_out, tensors[i].grads, n, scale,
+			tensors[i].count);
+	return r;
+}
+
 int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *opt,
 	uint64_t step, const struct tern_cuda_tensor *tensors, size_t tensor_count,
 	unsigned n, float scale, float clip)
@@ -138,6 +152,8 @@ int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *o
 		.scalars = tern_scalars_of(opt, step, clip), .scale = scale, .n = n};
 
 	tern_assert(n >= 1 && n <= TERN_SUM_MAX);
+	if (opt->kind == TERN_OPT_MEAN)
+		return put_means(k, tensors, tensor_count, n, scale);
 	while (tensor_count > 0) {
 		int r = update_some(
 			k, kernel_of(opt->kind, n), &a, tensors, tensor_count);

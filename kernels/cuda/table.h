@@ -79,8 +79,8 @@ struct tern_cuda_tensor {
 	uint64_t count;
 };
 
-/* Makes one optimizer step on all tensors, with one kernel launch for every 33 of them.
- * Empty tensors do not count. n: number of gradients of each tensor. */
+/* Makes one optimizer step on all tensors, with one kernel launch for every 33 of them
+ * (for each of them, if the optimizer is `mean`). Empty tensors do not count. n: number of gradients of each tensor. */
 int tern_cuda_update(struct tern_cuda_kernels *k, const struct tern_optimizer *opt,
 	uint64_t step, const struct tern_cuda_tensor *tensors, size_t tensor_count,
 	unsigned n, float scale, float clip);

@@ -86,7 +86,9 @@ static void update_both(
 			tern_updater_update(p->updaters[i], p->chunks[i], &s), 0);
 	}
 	assert_memory_equal(p->w[0][to], p->w[1][to], sizeof(p->w[0][to]));
-	assert_memory_not_equal(p->w[0][to], p->w[0][from], sizeof(p->w[0][to]));
+	/* The mean of the same gradients is the same in every step. */
+	if (p->optimizer.kind != TERN_OPT_MEAN)
+		assert_memory_not_equal(p->w[0][to], p->w[0][from], sizeof(p->w[0][to]));
 }
 
 static void test_updates_have_the_cpus_bits(void **state)

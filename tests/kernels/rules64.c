@@ -28,6 +28,7 @@ static struct tern_scalars scalars_of(
 		.beta2 = beta2,
 		.epsilon = (double)o->epsilon,
 		.decay = (double)o->weight_decay,
+		.lr_decay = (double)o->lr * (double)o->weight_decay,
 		.rest1 = 1 - beta1,
 		.rest2 = 1 - beta2,
 		.unbias1 = unbias(beta1, step),

@@ -340,12 +340,28 @@ static void test_update_without_clip_is_the_sum_then_the_step(void **state)
 	trial_free(&was);
 }
 
+static void test_mean_is_the_mean_without_clip_or_decay(void **state)
+{
+	struct trial t = trial_new("mean", 3, MOST);
+
+	(void)state;
+	t.opt.lr = 0.5f;
+	for (size_t i = 0; i < table_count; i++) {
+		step(tables[i], &t, t.w.at, 0, MOST);
+		for (size_t j = 0; j < MOST; j++)
+			assert_int_equal(bits_of(t.w.at[j]),
+				bits_of(tree(t.src, 0, 3, j) * t.scale));
+	}
+	trial_free(&t);
+}
+
 /* ---- names ---- */
 
 static void test_optimizers_have_names(void **state)
 {
 	/* Processes of a job tell each other the optimizer by its name. */
-	static const char *const names[] = {"sgd", "momentum", "adagrad", "adam"};
+	static const char *const names[] = {"sgd", "momentum", "nesterov", "adagrad",
+		"rmsprop", "adam", "adamw", "mean"};
 	struct tern_optimizer o;
 
 	(void)state;
@@ -354,7 +370,8 @@ static void test_optimizers_have_names(void **state)
 		assert_int_equal(tern_optimizer_parse(names[i], &o), 0);
 		assert_int_equal(o.kind, i);
 		assert_string_equal(tern_optimizer_name(o.kind), names[i]);
-		assert_non_null(strstr(tern_optimizer_names(), names[i]));
+		assert_int_equal(tern_optimizer_is_for_models(o.kind),
+			strstr(tern_optimizer_names(), names[i]) != NULL);
 	}
 	assert_true(tern_optimizer_parse("sgdx", &o) < 0);
 	assert_true(tern_optimizer_parse("", &o) < 0);
@@ -636,6 +653,7 @@ int main(void)
 		cmocka_unit_test(test_update_is_close_to_float64),
 		cmocka_unit_test(test_update_bits_do_not_depend_on_table_place_or_split),
 		cmocka_unit_test(test_update_without_clip_is_the_sum_then_the_step),
+		cmocka_unit_test(test_mean_is_the_mean_without_clip_or_decay),
 		cmocka_unit_test(test_optimizers_have_names),
 		cmocka_unit_test(test_tables_are_found_by_name_only),
 		cmocka_unit_test(

@@ -177,12 +177,12 @@ TERN_BODY const struct tern_cuda_part *tern_part_of(
 			&u, &u.p->span, own, tern_##name##_quad, tern_##name##_one)      \
 	}
 
-/* Two kernels for each rule: NAME for one gradient, NAME_slots for several. */
+/* Two kernels for each optimizer: NAME for one gradient, NAME_slots for several. */
 #define TERN_UPDATE_BLOCKS(X, KIND, name, HAS_M, HAS_V, ...)                             \
 	TERN_UPDATE_BLOCK(name, name, HAS_M, HAS_V, 1)                                   \
 	TERN_UPDATE_BLOCK(name##_slots, name, HAS_M, HAS_V, a->n)
 
-TERN_RULES(TERN_UPDATE_BLOCKS, )
+TERN_OPTIMIZERS(TERN_UPDATE_BLOCKS, )
 
 /* ---- casts ---- */
 

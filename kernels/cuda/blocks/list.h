@@ -10,14 +10,14 @@
 #include "kernels/cuda/blocks/embed.h"
 #include "kernels/cuda/blocks/matmul.h"
 
-/* The two kernels of an update rule. */
+/* The two kernels of an optimizer. The rule `mean` has none: the sum is its kernel. */
 #define TERN_UPDATE_KERNELS(X, KIND, name, ...)                                          \
 	X(name, struct tern_cuda_update, TERN_QUAD_THREADS)                              \
 	X(name##_slots, struct tern_cuda_update, TERN_QUAD_THREADS)
 
 #define TERN_CUDA_KERNELS(X)                                                             \
 	X(sum, struct tern_cuda_sum, TERN_QUAD_THREADS)                                  \
-	TERN_RULES(TERN_UPDATE_KERNELS, X)                                               \
+	TERN_OPTIMIZERS(TERN_UPDATE_KERNELS, X)                                          \
 	X(f32_to_f16, struct tern_cuda_narrow, TERN_QUAD_THREADS)                        \
 	X(f16_to_f32, struct tern_cuda_widen, TERN_QUAD_THREADS)                         \
 	X(f32_to_bf16, struct tern_cuda_narrow, TERN_QUAD_THREADS)                       \
