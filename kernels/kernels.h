@@ -38,6 +38,30 @@ struct tern_optimizer {
 	float lr, momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
 };
 
+/* Which values a setting may have. */
+enum tern_range {
+	TERN_RANGE_FRACTION,     /* 0 or more, and below 1 */
+	TERN_RANGE_POSITIVE,     /* more than 0 */
+	TERN_RANGE_NOT_NEGATIVE, /* 0 or more */
+};
+
+/* The settings besides the learning rate: numbers of tern_setting_name(). */
+enum {
+#define TERN_SETTING_NUMBER_(name, range) TERN_SETTING_##name,
+	TERN_SETTINGS(TERN_SETTING_NUMBER_)
+#undef TERN_SETTING_NUMBER_
+		TERN_SETTING_COUNT
+};
+const char *tern_setting_name(unsigned setting); /* "weight_decay" */
+/* True if the setting may have this value, which must be finite. */
+bool tern_setting_allows(unsigned setting, float value);
+/* Says which values it may have, as in "must be " or "expected ": "0 or more". */
+const char *tern_setting_range(unsigned setting);
+float *tern_optimizer_setting(struct tern_optimizer *o, unsigned setting);
+float tern_optimizer_value(const struct tern_optimizer *o, unsigned setting);
+/* True if the optimizer has the setting. */
+bool tern_optimizer_has(enum tern_optimizer_kind kind, unsigned setting);
+
 /* Finds an optimizer by its name, such as "adam", and fills in its default settings.
  * -EINVAL: no optimizer has this name. */
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out);

@@ -24,6 +24,74 @@ static const struct {
 #undef TERN_SET
 };
 
+/* The settings that each rule has, as bits. */
+static const unsigned settings_of[] = {
+#define TERN_SET(setting, value)                        | 1u << TERN_SETTING_##setting
+#define BITS(X, KIND, name, HAS_M, HAS_V, lr, settings) 0 settings,
+	TERN_RULES(BITS, )
+#undef BITS
+#undef TERN_SET
+};
+
+static const struct {
+	const char *name;
+	enum tern_range range;
+	size_t at; /* offset in struct tern_optimizer */
+} settings[] = {
+#define SETTING(field, values) {#field, values, offsetof(struct tern_optimizer, field)},
+	TERN_SETTINGS(SETTING)
+#undef SETTING
+};
+
+const char *tern_setting_name(unsigned setting)
+{
+	return settings[setting].name;
+}
+
+bool tern_setting_allows(unsigned setting, float value)
+{
+	switch (settings[setting].range) {
+	case TERN_RANGE_FRACTION:
+		return value >= 0 && value < 1;
+	case TERN_RANGE_POSITIVE:
+		return value > 0 && isfinite(value);
+	case TERN_RANGE_NOT_NEGATIVE:
+		return value >= 0 && isfinite(value);
+	}
+	return false;
+}
+
+const char *tern_setting_range(unsigned setting)
+{
+	switch (settings[setting].range) {
+	case TERN_RANGE_FRACTION:
+		return "0 or more, and below 1";
+	case TERN_RANGE_POSITIVE:
+		return "more than 0";
+	case TERN_RANGE_NOT_NEGATIVE:
+		return "0 or more";
+	}
+	return "";
+}
+
+float *tern_optimizer_setting(struct tern_optimizer *o, unsigned setting)
+{
+	return (float *)(void *)((char *)o + settings[setting].at);
+}
+
+float tern_optimizer_value(const struct tern_optimizer *o, unsigned setting)
+{
+	float value;
+
+	memcpy(&value, (const char *)o + settings[setting].at, sizeof(value));
+	return value;
+}
+
+bool tern_optimizer_has(enum tern_optimizer_kind kind, unsigned setting)
+{
+	return settings_of[kind] >> setting & 1;
+}
+
 int tern_optimizer_parse(const char *name, struct tern_optimizer *out)
 {
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(table); i++)

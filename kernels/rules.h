@@ -2,8 +2,9 @@
 /*
  * Update rules (optimizers): everything about a rule is in this file, in one row of
  * TERN_RULES and one function tern_rule_NAME(). The CPU's loops (kernels/elementwise.c),
- * the GPU's kernels (kernels/cuda/blocks), the table of names and defaults
- * (kernels/optimizer.c), and the tests' reference in float64 are made from these. The
+ * the GPU's kernels (kernels/cuda/blocks), the tables of names, settings and defaults
+ * (kernels/optimizer.c), the fields of the job's JSON (ps/job.c), the checks of options
+ * (tools/optimizer.c), and the tests' reference in float64 are made from these. The
  * header is valid C and C++, for nvcc.
  *
  * A rule's function makes one step on one element. Every operation in it is one IEEE
@@ -18,6 +19,19 @@
 #endif
 
 #include "kernels/scalars.h"
+
+/*
+ * Settings of rules besides the learning rate: X(name, range). A setting is a field of
+ * struct tern_optimizer, of the job's JSON, and an option with dashes in its name
+ * (--weight-decay).
+ */
+#define TERN_SETTINGS(X)                                                                 \
+	X(momentum, TERN_RANGE_FRACTION)                                                 \
+	X(beta1, TERN_RANGE_FRACTION)                                                    \
+	X(beta2, TERN_RANGE_FRACTION)                                                    \
+	X(epsilon, TERN_RANGE_POSITIVE)                                                  \
+	X(weight_decay, TERN_RANGE_NOT_NEGATIVE)                                         \
+	X(initial_accumulator, TERN_RANGE_NOT_NEGATIVE)
 
 /*
  * Rows: Y(X, KIND, name, HAS_M, HAS_V, lr, settings). X is passed through to Y.

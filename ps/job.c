@@ -100,11 +100,13 @@ static json_t *encode_param(const struct tern_param *p)
 
 static json_t *encode_optimizer(const struct tern_optimizer *o)
 {
-	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "name",
-		tern_optimizer_name(o->kind), "lr", (double)o->lr, "momentum",
-		(double)o->momentum, "beta1", (double)o->beta1, "beta2", (double)o->beta2,
-		"epsilon", (double)o->epsilon, "weight_decay", (double)o->weight_decay,
-		"initial_accumulator", (double)o->initial_accumulator);
+	json_t *root = json_pack(
+		"{s:s, s:f}", "name", tern_optimizer_name(o->kind), "lr", (double)o->lr);
+
+	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
+		json_object_set_new(root, tern_setting_name(i),
+			json_real((double)tern_optimizer_value(o, i)));
+	return root;
 }
 
 json_t *tern_ps_job_json(const struct tern_ps_job *job)
@@ -187,26 +189,37 @@ static int get_float(
 	return 0;
 }
 
+static int decode_setting(const json_t *root, struct tern_optimizer *o, unsigned setting,
+	struct tern_ps_text *why)
+{
+	const char *name = tern_setting_name(setting);
+	float *value = tern_optimizer_setting(o, setting);
+
+	if (get_float(root, name, value, why) < 0)
+		return -EINVAL;
+	if (!tern_optimizer_has(o->kind, setting))
+		return *value == 0 ? 0
+				   : bad_value(why, root, name,
+					     "0, since the optimizer does not have it");
+	return tern_setting_allows(setting, *value)
+		       ? 0
+		       : bad_value(why, root, name, tern_setting_range(setting));
+}
+
 static int decode_optimizer(
 	const json_t *root, struct tern_optimizer *o, struct tern_ps_text *why)
 {
 	const char *name = json_string_value(json_object_get(root, "name"));
-	const struct {
-		const char *field;
-		float *value;
-	} fields[] = {{"lr", &o->lr}, {"momentum", &o->momentum}, {"beta1", &o->beta1},
-		{"beta2", &o->beta2}, {"epsilon", &o->epsilon},
-		{"weight_decay", &o->weight_decay},
-		{"initial_accumulator", &o->initial_accumulator}};
-
 	char expected[160];
 
 	if (!name || tern_optimizer_parse(name, o) < 0) {
 		snprintf(expected, sizeof(expected), "one of %s", tern_optimizer_names());
 		return bad(why, "optimizer", expected);
 	}
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
-		if (get_float(root, fields[i].field, fields[i].value, why) < 0)
+	if (get_float(root, "lr", &o->lr, why) < 0)
+		return -EINVAL;
+	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
+		if (decode_setting(root, o, i, why) < 0)
 			return -EINVAL;
 	return 0;
 }
@@ -621,6 +634,24 @@ static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job 
 	return true;
 }
 
+static bool optimizers_differ(const struct tern_optimizer *a,
+	const struct tern_optimizer *b, const char *who, struct tern_ps_text *why)
+{
+	if (differ(why, who, "learning rate", a->lr, b->lr))
+		return true;
+	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++) {
+		char words[32];
+
+		snprintf(words, sizeof(words), "%s", tern_setting_name(i));
+		for (char *at = words; (at = strchr(at, '_'));)
+			*at = ' ';
+		if (differ(why, who, words, tern_optimizer_value(a, i),
+			    tern_optimizer_value(b, i)))
+			return true;
+	}
+	return false;
+}
+
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
@@ -653,13 +684,6 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	       differ_int(
 		       why, who, "number of servers", a->server_count, b->server_count) ||
 	       differ(why, who, "clip norm", a->clip_norm, b->clip_norm) ||
-	       differ(why, who, "learning rate", p->lr, q->lr) ||
-	       differ(why, who, "momentum", p->momentum, q->momentum) ||
-	       differ(why, who, "beta1", p->beta1, q->beta1) ||
-	       differ(why, who, "beta2", p->beta2, q->beta2) ||
-	       differ(why, who, "epsilon", p->epsilon, q->epsilon) ||
-	       differ(why, who, "weight decay", p->weight_decay, q->weight_decay) ||
-	       differ(why, who, "initial accumulator", p->initial_accumulator,
-		       q->initial_accumulator) ||
-	       params_differ(a, b, who, why) || data_differ(a, b, who, why);
+	       optimizers_differ(p, q, who, why) || params_differ(a, b, who, why) ||
+	       data_differ(a, b, who, why);
 }

@@ -27,22 +27,34 @@ static const char *or_empty(const char *text)
 	return text ? text : "";
 }
 
+/* Writes all that the optimizer does into a text. */
+static void print_optimizer(const struct tern_optimizer *o, char *out, size_t bytes)
+{
+	size_t used = (size_t)snprintf(
+		out, bytes, "%s %.9g", tern_optimizer_name(o->kind), (double)o->lr);
+
+	for (unsigned i = 0; i < TERN_SETTING_COUNT && used < bytes; i++)
+		used += (size_t)snprintf(out + used, bytes - used, " %.9g",
+			(double)tern_optimizer_value(o, i));
+}
+
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
 {
 	/* In async mode the steps are divided among the workers, so the result depends on
 	 * the number of workers. */
 	uint64_t workers = job->mode == TERN_MODE_ASYNC ? job->workers : 0;
 	TERN_CLEANUP(tern_cleanup_free) char *text = NULL;
+	char optimizer[256];
 
 	*name = '\0';
+	print_optimizer(&job->optimizer.rule, optimizer, sizeof(optimizer));
 	if (asprintf(&text,
-		    "%d\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%d\n%.9g\n%.17g\n%llu\n"
+		    "%d\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%s\n%.17g\n%llu\n"
 		    "%llu\n%llu",
 		    job->mode, job->model, job->data, or_empty(job->labels),
 		    or_empty(job->test), (unsigned long long)job->split.a,
 		    (unsigned long long)job->split.b, (unsigned long long)job->slots,
-		    (unsigned long long)workers, job->optimizer.kind,
-		    (double)job->optimizer.lr, job->clip_norm,
+		    (unsigned long long)workers, optimizer, job->clip_norm,
 		    (unsigned long long)job->batch, (unsigned long long)job->steps,
 		    (unsigned long long)job->seed) < 0) {
 		text = NULL;

@@ -34,17 +34,6 @@ int job_parse_mode(const char *text, void *at, struct message *why)
 	return options_refuse(why, "must be sync or async");
 }
 
-int job_parse_optimizer(const char *text, void *at, struct message *why)
-{
-	struct tern_optimizer o;
-
-	if (tern_optimizer_parse(text, &o) == 0 && tern_optimizer_is_for_models(o.kind)) {
-		*(struct tern_optimizer *)at = o;
-		return 0;
-	}
-	return options_refuse(why, "must be one of %s", tern_optimizer_names());
-}
-
 /* Checks that `path` is a readable file; if `directory` is set, a readable directory is
  * right, too. NULL (the option was not given) is right. */
 static int check_path(
@@ -172,9 +161,9 @@ int job_check(struct job_settings *job, struct message *error)
 		return options_refuse(error, "--clip-norm needs --mode sync");
 	if (!job->slots)
 		job->slots = job->workers;
-	if (job->lr > 0)
-		job->optimizer.lr = (float)job->lr;
-	r = fabric_check(&job->fabric, error);
+	r = optimizer_check(&job->optimizer, error);
+	if (r == 0)
+		r = fabric_check(&job->fabric, error);
 	if (r == 0)
 		r = device_check_arithmetic(job->arithmetic, &job->device, error);
 	if (r == 0)

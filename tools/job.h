@@ -13,6 +13,7 @@
 #include "tools/fabric.h"
 #include "tools/host_env.h"
 #include "tools/log.h"
+#include "tools/optimizer.h"
 
 /* Names of files in the --save directory: the results, and the parameters of an
  * interrupted job. Their names differ, so that the latter cannot be mistaken for
@@ -27,9 +28,8 @@ struct job_settings {
 	 * workers, see job_check(). */
 	uint64_t servers, workers, slots;
 	enum tern_mode mode;
-	struct tern_optimizer optimizer; /* job_check() copies --lr into its lr */
-	double lr;                       /* --lr; 0: the optimizer's default */
-	double clip_norm;                /* --clip-norm; 0: no clipping */
+	struct optimizer_settings optimizer;
+	double clip_norm; /* --clip-norm; 0: no clipping */
 	uint64_t batch, steps, seed;
 	struct fabric_settings fabric;
 	struct device_choice device; /* --device: where workers compute */
@@ -44,7 +44,6 @@ struct job_settings {
 };
 
 int job_parse_mode(const char *text, void *at, struct message *why);
-int job_parse_optimizer(const char *text, void *at, struct message *why);
 
 /* Rows for a command's table of options; the command's settings must begin with a struct
  * job_settings. */
@@ -72,12 +71,7 @@ int job_parse_optimizer(const char *text, void *at, struct message *why);
 			"sync: each step adds up R gradients (--slots); async: each "    \
 			"gradient is applied when it arrives",                           \
 			.initial = "sync", .parse = job_parse_mode),                     \
-		JOB_OPTION(CUSTOM, "optimizer", "NAME", optimizer,                       \
-			"sgd, momentum, nesterov, adagrad, rmsprop, adam or adamw",      \
-			.initial = "sgd", .parse = job_parse_optimizer),                 \
-		JOB_OPTION(REAL, "lr", "X", lr,                                          \
-			"learning rate; default: the optimizer's", .min = 1e-12,         \
-			.max = 1e6),                                                     \
+		OPTIMIZER_OPTIONS(struct job_settings, optimizer),                       \
 		JOB_OPTION(REAL, "clip-norm", "X", clip_norm,                            \
 			"scale gradients down to this global norm (sync)", .min = 1e-12, \
 			.max = 1e12),                                                    \

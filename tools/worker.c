@@ -601,7 +601,7 @@ static int start(struct worker_role *w)
 		.slots = (uint32_t)j->slots,
 		.workers = (uint32_t)j->workers,
 		.batch = (uint32_t)j->batch,
-		.optimizer = j->optimizer,
+		.optimizer = j->optimizer.rule,
 		.clip_norm = j->clip_norm,
 		.servers = servers,
 	};

@@ -311,12 +311,14 @@ static const struct {
 	{ROOT, "servers", NULL, {"{}", "[3]", "[\"\"]", "[\"a\", null]"}},
 	{OPTIMIZER, "name", "optimizer", {"3", "\"sgdx\"", "\"\""}},
 	{OPTIMIZER, "lr", NULL, {"\"1\"", "1e300", "-1e39"}},
-	{OPTIMIZER, "momentum", NULL, {"1e39"}},
-	{OPTIMIZER, "beta1", NULL, {"1e39"}},
-	{OPTIMIZER, "beta2", NULL, {"1e39"}},
-	{OPTIMIZER, "epsilon", NULL, {"1e39"}},
-	{OPTIMIZER, "weight_decay", NULL, {"1e39"}},
-	{OPTIMIZER, "initial_accumulator", NULL, {"1e39"}},
+	/* adam does not have these two */
+	{OPTIMIZER, "momentum", NULL, {"1e39", "0.1", "-0.1"}},
+	{OPTIMIZER, "initial_accumulator", NULL, {"1e39", "0.1"}},
+	/* 0.99999999999 is 1 as a float, 1e-50 is 0. */
+	{OPTIMIZER, "beta1", NULL, {"1e39", "1", "-0.1", "0.99999999999"}},
+	{OPTIMIZER, "beta2", NULL, {"1e39", "1", "-0.1"}},
+	{OPTIMIZER, "epsilon", NULL, {"1e39", "0", "-1e-8", "1e-50"}},
+	{OPTIMIZER, "weight_decay", NULL, {"1e39", "-0.1"}},
 	{PARAM, "name", NULL, {"\"\"", "3", "\"__metadata__\""}},
 	{PARAM, "dims", "fc1.bias",
 		{"{}", "[0]", "[-1]", "[1.0]", "[1,1,1,1,1,1,1,1,1]", "[1099511627776]",
@@ -359,6 +361,8 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 	refused(PARAM, "name", "\"\"", "tensor number 1: name: expected 1 to 255 bytes");
 	refused(PARAM, "name", "\"fc1.weight\"",
 		"tensor fc1.weight: expected every name once");
+	refused(OPTIMIZER, "beta1", "1", "beta1: expected 0 or more, and below 1, got 1");
+	refused(OPTIMIZER, "momentum", "0.5", "0, since the optimizer does not have it");
 	refused(ROOT, "batch",
 		"\"1234567890123456789012345678901234567890123456789012345678901234\"",
 		"got a longer text");

@@ -42,6 +42,7 @@ def options_are_checked():
     refused("--lr", "nan", says=["--lr nan: must be a number, 1e-12 to 1e+06"])
     refused("--lr", "0x1", says=["--lr 0x1: must be a number"])
     refused("--optimizer", "adem", says=["adem", "adam"])
+    refused("--optimizer", "mean", says=["--optimizer mean: must be one of sgd, "])
     refused("--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     refused("--mode", "ssp:3", says=["ssp:3", "not there yet", "sync and async"])
     refused("--mode", "fast", says=["fast", "sync or async"])
@@ -49,6 +50,23 @@ def options_are_checked():
     refused("--test", "x", says=["--test", "--split"])
     job.refused("train", "--model", "softmax", says=["--data"])
     job.refused("train", "--data", "x", says=["--model"])
+
+
+def settings_of_optimizers_are_checked():
+    def refused(optimizer, *more, says):
+        job.refused("train", "--model", "softmax", "--data", "x", "--optimizer", optimizer, *more, says=[says])
+
+    refused("sgd", "--beta1", 0.9, says="--beta1 0.9: sgd has no beta1 (adam and adamw have it)")
+    refused("adam", "--initial-accumulator", 1,
+            says="--initial-accumulator 1: adam has no initial accumulator (adagrad has it)")
+    refused("adagrad", "--momentum", 0, says="(momentum, nesterov and rmsprop have it)")
+    refused("nesterov", "--momentum", 1, says="--momentum 1: must be 0 or more, and below 1")
+    refused("adam", "--beta2", -0.1, says="--beta2 -0.1: must be 0 or more, and below 1")
+    refused("adam", "--beta2", 0.99999999999, says="and below 1")  # as a float it is 1
+    refused("adamw", "--epsilon", 0, says="--epsilon 0: must be more than 0")
+    refused("sgd", "--weight-decay", -1, says="--weight-decay -1: must be 0 or more")
+    for value in "nan", "inf", "0x1", "1e39", "1 ", "":
+        refused("sgd", "--weight-decay", value, says="--weight-decay")
 
 
 def empty_words_are_told():
@@ -576,6 +594,7 @@ def noise_at_a_server_does_not_disturb_a_job():
 
 tap.run([
     options_are_checked,
+    settings_of_optimizers_are_checked,
     empty_words_are_told,
     verbs_options_are_checked,
     verbs_where_it_does_not_work_is_told,
