@@ -20,6 +20,7 @@
 #include <tern/types.h>
 
 #include "kernels/rules.h"
+#include "kernels/schedule.h"
 
 enum tern_optimizer_kind {
 #define TERN_OPT_KIND_(X, KIND, ...) TERN_OPT_##KIND,
@@ -36,6 +37,7 @@ enum tern_optimizer_kind {
 struct tern_optimizer {
 	enum tern_optimizer_kind kind;
 	float lr, momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
+	struct tern_schedule schedule; /* of lr */
 };
 
 /* Which values a setting may have. */

@@ -138,15 +138,17 @@ static float unbias(float beta, uint64_t step)
 struct tern_scalars tern_scalars_of(
 	const struct tern_optimizer *opt, uint64_t step, float clip)
 {
+	const float lr = tern_schedule_lr(&opt->schedule, opt->lr, step);
+
 	return (struct tern_scalars){
-		.lr = opt->lr,
+		.lr = lr,
 		.clip = clip,
 		.momentum = opt->momentum,
 		.beta1 = opt->beta1,
 		.beta2 = opt->beta2,
 		.epsilon = opt->epsilon,
 		.decay = opt->weight_decay,
-		.lr_decay = opt->lr * opt->weight_decay,
+		.lr_decay = lr * opt->weight_decay,
 		.rest1 = 1.0f - opt->beta1,
 		.rest2 = 1.0f - opt->beta2,
 		.unbias1 = unbias(opt->beta1, step),

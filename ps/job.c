@@ -98,6 +98,13 @@ static json_t *encode_param(const struct tern_param *p)
 		or_null(json_real(arguments > 1 ? (double)p->b : 0.0)));
 }
 
+static json_t *encode_schedule(const struct tern_schedule *s)
+{
+	return json_pack("{s:s, s:I, s:I, s:f}", "name", tern_schedule_name(s->kind),
+		"warmup", (json_int_t)s->warmup, "steps", (json_int_t)s->steps, "factor",
+		s->factor);
+}
+
 static json_t *encode_optimizer(const struct tern_optimizer *o)
 {
 	json_t *root = json_pack(
@@ -106,6 +113,7 @@ static json_t *encode_optimizer(const struct tern_optimizer *o)
 	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
 		json_object_set_new(root, tern_setting_name(i),
 			json_real((double)tern_optimizer_value(o, i)));
+	json_object_set_new(root, "schedule", encode_schedule(&o->schedule));
 	return root;
 }
 
@@ -206,6 +214,32 @@ static int decode_setting(const json_t *root, struct tern_optimizer *o, unsigned
 		       : bad_value(why, root, name, tern_setting_range(setting));
 }
 
+static int decode_schedule(
+	const json_t *root, struct tern_schedule *s, struct tern_ps_text *why)
+{
+	const char *name = json_string_value(json_object_get(root, "name"));
+	const json_t *factor = json_object_get(root, "factor");
+	unsigned kind = 0;
+	const char *wrong;
+
+	while (kind < TERN_SCHEDULE_COUNT && name &&
+		strcmp(name, tern_schedule_name(kind)) != 0)
+		kind++;
+	if (!name || kind == TERN_SCHEDULE_COUNT)
+		return bad(why, "schedule", "constant, step, linear or cosine");
+	s->kind = kind;
+	if (get_int(root, "warmup", 0, TERN_SCHEDULE_STEPS_MAX, &s->warmup, why) < 0 ||
+		get_int(root, "steps", 0, TERN_SCHEDULE_STEPS_MAX, &s->steps, why) < 0)
+		return -EINVAL;
+	s->factor = json_number_value(factor);
+	if (!json_is_number(factor))
+		return bad_value(why, root, "factor", "a number");
+	wrong = tern_schedule_wrong(s);
+	if (wrong)
+		snprintf(why->text, sizeof(why->text), "schedule: %s", wrong);
+	return wrong ? -EINVAL : 0;
+}
+
 static int decode_optimizer(
 	const json_t *root, struct tern_optimizer *o, struct tern_ps_text *why)
 {
@@ -221,7 +255,7 @@ static int decode_optimizer(
 	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
 		if (decode_setting(root, o, i, why) < 0)
 			return -EINVAL;
-	return 0;
+	return decode_schedule(json_object_get(root, "schedule"), &o->schedule, why);
 }
 
 /* Writes "tensor NAME: " before the text, and returns -EINVAL. */
@@ -634,6 +668,36 @@ static bool params_differ(const struct tern_ps_job *a, const struct tern_ps_job 
 	return true;
 }
 
+/* Prints a schedule as the option --schedule has it. */
+static void print_schedule(const struct tern_schedule *s, char *out, size_t size)
+{
+	char factor[32];
+
+	print_number(s->factor, factor, sizeof(factor));
+	if (s->kind == TERN_SCHEDULE_CONSTANT)
+		snprintf(out, size, "%s", tern_schedule_name(s->kind));
+	else
+		snprintf(out, size, "%s:%llu,%s", tern_schedule_name(s->kind),
+			(unsigned long long)s->steps, factor);
+}
+
+static bool schedules_differ(const struct tern_schedule *a, const struct tern_schedule *b,
+	const char *who, struct tern_ps_text *why)
+{
+	char ours[80], theirs[80];
+
+	if (differ_int(why, who, "steps of warm-up", a->warmup, b->warmup))
+		return true;
+	if (a->kind == b->kind && a->steps == b->steps && a->factor == b->factor)
+		return false;
+	print_schedule(a, ours, sizeof(ours));
+	print_schedule(b, theirs, sizeof(theirs));
+	snprintf(why->text, sizeof(why->text),
+		"schedule of the learning rate: %s has %s, the job %s", who, theirs,
+		ours);
+	return true;
+}
+
 static bool optimizers_differ(const struct tern_optimizer *a,
 	const struct tern_optimizer *b, const char *who, struct tern_ps_text *why)
 {
@@ -649,7 +713,7 @@ static bool optimizers_differ(const struct tern_optimizer *a,
 			    tern_optimizer_value(b, i)))
 			return true;
 	}
-	return false;
+	return schedules_differ(&a->schedule, &b->schedule, who, why);
 }
 
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,

@@ -36,6 +36,11 @@ static void print_optimizer(const struct tern_optimizer *o, char *out, size_t by
 	for (unsigned i = 0; i < TERN_SETTING_COUNT && used < bytes; i++)
 		used += (size_t)snprintf(out + used, bytes - used, " %.9g",
 			(double)tern_optimizer_value(o, i));
+	if (used < bytes)
+		snprintf(out + used, bytes - used, " %s %llu %llu %.17g",
+			tern_schedule_name(o->schedule.kind),
+			(unsigned long long)o->schedule.warmup,
+			(unsigned long long)o->schedule.steps, o->schedule.factor);
 }
 
 void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])

@@ -161,7 +161,7 @@ int job_check(struct job_settings *job, struct message *error)
 		return options_refuse(error, "--clip-norm needs --mode sync");
 	if (!job->slots)
 		job->slots = job->workers;
-	r = optimizer_check(&job->optimizer, error);
+	r = optimizer_check(&job->optimizer, job->steps, error);
 	if (r == 0)
 		r = fabric_check(&job->fabric, error);
 	if (r == 0)

@@ -3,6 +3,7 @@
  * kernels/rules.h. */
 #include "tools/optimizer.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,87 @@ int optimizer_parse_number(const char *text, void *at, struct message *why)
 		return options_refuse(why, "must be a finite number");
 	return 0;
 }
+
+/* ---- the schedule ---- */
+
+/* What a user types for each kind of schedule. */
+static const char *const forms[TERN_SCHEDULE_COUNT] = {
+	[TERN_SCHEDULE_CONSTANT] = "constant",
+	[TERN_SCHEDULE_STEP] = "step:EVERY,FACTOR",
+	[TERN_SCHEDULE_LINEAR] = "linear:TOTAL,END",
+	[TERN_SCHEDULE_COSINE] = "cosine:TOTAL,END",
+};
+
+/* Reads the number of steps, and moves *at past it. */
+static int read_steps(const char **at, struct tern_schedule *s, struct message *why)
+{
+	size_t digits = strspn(*at, "0123456789");
+
+	if (digits == 0)
+		return options_refuse(why, "must be %s", forms[s->kind]);
+	s->steps = digits < 15 ? strtoull(*at, NULL, 10) : 0;
+	if (s->steps < 1 || s->steps > TERN_SCHEDULE_STEPS_MAX)
+		return options_refuse(why, "%s must be 1 to %llu",
+			s->kind == TERN_SCHEDULE_STEP ? "EVERY" : "TOTAL",
+			(unsigned long long)TERN_SCHEDULE_STEPS_MAX);
+	*at += digits;
+	return 0;
+}
+
+static int read_factor(const char *text, struct tern_schedule *s, struct message *why)
+{
+	struct optimizer_number number;
+
+	if (optimizer_parse_number(text, &number, why) < 0)
+		return options_refuse(why, "must be %s", forms[s->kind]);
+	s->factor = number.value;
+	if (s->kind == TERN_SCHEDULE_STEP && !(s->factor > 0 && s->factor <= 1))
+		return options_refuse(why, "FACTOR must be more than 0, at most 1");
+	if (!(s->factor >= 0 && s->factor <= 1))
+		return options_refuse(why, "END must be 0 to 1");
+	return 0;
+}
+
+/* Reads the numbers behind the name: `text` begins with a colon, or is empty. */
+static int read_numbers(const char *text, struct tern_schedule *s, struct message *why)
+{
+	bool is_step = s->kind == TERN_SCHEDULE_STEP;
+	int r = 0;
+
+	if (*text ? s->kind == TERN_SCHEDULE_CONSTANT : is_step)
+		return options_refuse(why, "must be %s", forms[s->kind]);
+	if (!*text)
+		return 0;
+	text++;
+	if (*text != ',' || is_step) /* TOTAL may be left out */
+		r = read_steps(&text, s, why);
+	if (r == 0 && *text == ',')
+		return read_factor(text + 1, s, why);
+	if (r == 0 && (*text || is_step))
+		return options_refuse(why, "must be %s", forms[s->kind]);
+	return r;
+}
+
+int optimizer_parse_schedule(const char *text, void *at, struct message *why)
+{
+	size_t bytes = strcspn(text, ":");
+
+	for (unsigned kind = 0; kind < TERN_SCHEDULE_COUNT; kind++) {
+		struct tern_schedule s = {.kind = kind};
+		const char *name = tern_schedule_name(kind);
+
+		if (strlen(name) != bytes || strncmp(text, name, bytes) != 0)
+			continue;
+		if (read_numbers(text + bytes, &s, why) < 0)
+			return -EINVAL;
+		*(struct tern_schedule *)at = s;
+		return 0;
+	}
+	return options_refuse(
+		why, "must be %s, %s, %s or %s", forms[0], forms[1], forms[2], forms[3]);
+}
+
+/* ---- settings ---- */
 
 /* Writes the setting's name with `between` in the place of its underscores. */
 static void name_setting(unsigned setting, char between, char *out, size_t bytes)
@@ -86,9 +168,16 @@ static int take_number(
 	return 0;
 }
 
-int optimizer_check(struct optimizer_settings *settings, struct message *error)
+int optimizer_check(
+	struct optimizer_settings *settings, uint64_t steps, struct message *error)
 {
+	struct tern_schedule *schedule = &settings->rule.schedule;
 	int r = 0;
+
+	*schedule = settings->schedule;
+	schedule->warmup = settings->warmup;
+	if (schedule->kind != TERN_SCHEDULE_CONSTANT && schedule->steps == 0)
+		schedule->steps = steps;
 
 	if (settings->lr > 0)
 		settings->rule.lr = (float)settings->lr;

@@ -17,10 +17,14 @@ struct optimizer_settings {
 	struct tern_optimizer rule;
 	double lr; /* --lr; 0: the rule's default */
 	struct optimizer_number numbers[TERN_SETTING_COUNT];
+	/* --schedule, without a warm-up. steps is 0 if the user gave no TOTAL. */
+	struct tern_schedule schedule;
+	uint64_t warmup; /* --warmup */
 };
 
 int optimizer_parse(const char *text, void *at, struct message *why);
 int optimizer_parse_number(const char *text, void *at, struct message *why);
+int optimizer_parse_schedule(const char *text, void *at, struct message *why);
 
 /* A row for a setting of kernels/rules.h. */
 #define OPTIMIZER_NUMBER(option, setting, settings, field, help)                         \
@@ -48,10 +52,22 @@ int optimizer_parse_number(const char *text, void *at, struct message *why);
 			"L2 penalty of the parameters; adamw: shrinks them by this "     \
 			"times the learning rate"),                                      \
 		OPTIMIZER_NUMBER("initial-accumulator", initial_accumulator, settings,   \
-			field, "adagrad: start of the sum of squared gradients")
+			field, "adagrad: start of the sum of squared gradients"),        \
+		OPTION(CUSTOM, "schedule", "SCHEDULE",                                   \
+			"how the learning rate changes: constant, step:EVERY,FACTOR, "   \
+			"linear:TOTAL,END or cosine:TOTAL,END; default of TOTAL: "       \
+			"--steps; END: part of the learning rate after TOTAL steps, "    \
+			"default 0",                                                     \
+			settings, field.schedule, .initial = "constant",                 \
+			.parse = optimizer_parse_schedule),                              \
+		OPTION(COUNT, "warmup", "STEPS",                                         \
+			"the learning rate rises from 0 in the first steps, and is "     \
+			"whole at this one",                                             \
+			settings, field.warmup, .max = 1e12)
 
-/* Checks the options together, and completes settings->rule. -EINVAL: `error` has one
- * line. */
-int optimizer_check(struct optimizer_settings *settings, struct message *error);
+/* Checks the options together, and completes settings->rule. steps: of the job. -EINVAL:
+ * `error` has one line. */
+int optimizer_check(
+	struct optimizer_settings *settings, uint64_t steps, struct message *error);
 
 #endif

@@ -20,15 +20,16 @@ static struct tern_scalars scalars_of(
 	const struct tern_optimizer *o, uint64_t step, double clip)
 {
 	double beta1 = (double)o->beta1, beta2 = (double)o->beta2;
+	double lr = (double)tern_schedule_lr(&o->schedule, o->lr, step);
 
-	return (struct tern_scalars){.lr = (double)o->lr,
+	return (struct tern_scalars){.lr = lr,
 		.clip = clip,
 		.momentum = (double)o->momentum,
 		.beta1 = beta1,
 		.beta2 = beta2,
 		.epsilon = (double)o->epsilon,
 		.decay = (double)o->weight_decay,
-		.lr_decay = (double)o->lr * (double)o->weight_decay,
+		.lr_decay = lr * (double)o->weight_decay,
 		.rest1 = 1 - beta1,
 		.rest2 = 1 - beta2,
 		.unbias1 = unbias(beta1, step),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares the update rules with torch.optim: torch_table.h has what torch computes in
- * float64 from the parameters and gradients below. Tern computes in float32, and rounds
- * each result of a few steps by about 1e-7 of its size; a wrong formula differs by far
- * more, since the steps are large.
+ * Compares the update rules and schedules with torch.optim: torch_table.h has what torch
+ * computes in float64 from the parameters and gradients below. Tern computes in float32,
+ * and rounds each result of a few steps by about 1e-7 of its size; a wrong formula
+ * differs by far more, since the steps are large.
  */
 #include "tests/harness/cmocka.h"
 
@@ -117,12 +117,31 @@ static void test_all_rules_for_models_are_compared(void **state)
 		assert_int_equal(seen >> kind & 1, tern_optimizer_is_for_models(kind));
 }
 
+static void test_schedules_are_those_of_torch(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(torch_schedules); i++) {
+		const struct tern_schedule *s = &torch_schedules[i].schedule;
+
+		for (unsigned j = 0; j < TORCH_RATES; j++) {
+			double got = (double)tern_schedule_lr(s, 1, s->warmup + 1 + j);
+
+			/* Tern rounds to float. */
+			if (!(fabs(got - torch_schedules[i].lr[j]) <= 0x1p-25))
+				fail_msg("schedule %zu, step %u after the warm-up: %.9g, "
+					 "torch has %.9g",
+					i, j + 1, got, torch_schedules[i].lr[j]);
+		}
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rules_do_what_torch_does),
 		cmocka_unit_test(test_defaults_are_those_of_torch),
 		cmocka_unit_test(test_all_rules_for_models_are_compared),
+		cmocka_unit_test(test_schedules_are_those_of_torch),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes torch_table.h: what torch.optim, in float64, makes of a few parameters in a few steps.
+"""Makes torch_table.h: what torch.optim, in float64, makes of a few parameters in a few steps, and the learning
+rates of its schedules.
 
 usage: torch_table.py > torch_table.h (with PyTorch; no test and no build needs it. Debian's python3-torch 1.13.1, which
 made the committed table, calls itself 1.13.0a0.)
@@ -13,8 +14,9 @@ import struct
 
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, StepLR
 
-STEPS, ELEMENTS = 6, 4
+STEPS, ELEMENTS, RATES = 6, 4, 8
 # Tern's name of a setting, torch's.
 NAMES = {"lr": "lr", "momentum": "momentum", "beta2": "alpha", "epsilon": "eps", "weight_decay": "weight_decay",
          "initial_accumulator": "initial_accumulator_value"}
@@ -73,6 +75,28 @@ def cases():
         yield name, optimizer, defaults(optimizer), {}, True
 
 
+# Tern's kind of schedule, its warm-up, its steps, its factor.
+SCHEDULES = [("STEP", 0, 3, 0.5), ("STEP", 4, 3, 0.1), ("LINEAR", 0, 10, 0), ("LINEAR", 3, 10, 0.25),
+             ("COSINE", 0, 10, 0), ("COSINE", 3, 10, 0.25), ("COSINE", 2, 1001, 0.01)]
+
+
+def learning_rates(kind, warmup, steps, factor):
+    """The learning rates of the first steps after the warm-up, of a whole learning rate of 1."""
+    made = SGD([torch.zeros(1, dtype=torch.float64, requires_grad=True)], lr=1.0)
+    if kind == "STEP":  # counts from the start
+        schedule = StepLR(made, steps, factor)
+    elif kind == "LINEAR":
+        schedule = LinearLR(made, 1, factor, steps - warmup)
+    else:
+        schedule = CosineAnnealingLR(made, steps - warmup, factor)
+    skipped = warmup if kind == "STEP" else 0
+    for t in range(skipped + RATES):
+        if t >= skipped:
+            yield made.param_groups[0]["lr"]
+        made.step()
+        schedule.step()
+
+
 def main():
     print("/* SPDX-License-Identifier: Apache-2.0 */")
     print(f"/* Made by torch_table.py with torch {torch.__version__}. */")
@@ -86,6 +110,13 @@ def main():
         values = ", ".join(f"{float(settings.get(field, 0))!r}f" for field in FIELDS)
         rows = ",\n\t\t\t".join("{" + ", ".join(map(repr, w)) + "}" for w in run(optimizer, settings, more))
         print(f"\t{{\"{name}\", {str(are_defaults).lower()}, {values},\n\t\t{{{rows}}}}},")
+    print(f"}};\n\n#define TORCH_RATES {RATES}u")
+    print("static const struct {\n\tstruct tern_schedule schedule;")
+    print("\tdouble lr[TORCH_RATES]; /* of the steps after the warm-up, of a whole learning rate of 1 */")
+    print("} torch_schedules[] = {")
+    for kind, warmup, steps, factor in SCHEDULES:
+        rates = ", ".join(map(repr, learning_rates(kind, warmup, steps, factor)))
+        print(f"\t{{{{TERN_SCHEDULE_{kind}, {warmup}, {steps}, {factor}}},\n\t\t{{{rates}}}}},")
     print("};\n/* clang-format on */")
 
 

@@ -59,6 +59,8 @@ static struct tern_ps_job some_job(void)
 
 	tern_optimizer_parse("adam", &job.optimizer);
 	job.optimizer.weight_decay = 1.0f / 3.0f;
+	job.optimizer.schedule = (struct tern_schedule){
+		.kind = TERN_SCHEDULE_COSINE, .warmup = 10, .steps = 1000, .factor = 0.1};
 	job.params = calloc(2, sizeof(*job.params));
 	job.servers = calloc(2, sizeof(*job.servers));
 	add_param(&job, 0, "fc1.weight", 4, 7, 0.3f);
@@ -105,7 +107,15 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 	assert_true(a->records == b->records && a->data == b->data);
 	assert_true(a->clip_norm == b->clip_norm);
 	assert_string_equal(a->arithmetic, b->arithmetic);
-	assert_memory_equal(&a->optimizer, &b->optimizer, sizeof(a->optimizer));
+	assert_int_equal(a->optimizer.kind, b->optimizer.kind);
+	assert_true(a->optimizer.lr == b->optimizer.lr);
+	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
+		assert_true(tern_optimizer_value(&a->optimizer, i) ==
+			    tern_optimizer_value(&b->optimizer, i));
+	assert_int_equal(a->optimizer.schedule.kind, b->optimizer.schedule.kind);
+	assert_true(a->optimizer.schedule.warmup == b->optimizer.schedule.warmup);
+	assert_true(a->optimizer.schedule.steps == b->optimizer.schedule.steps);
+	assert_true(a->optimizer.schedule.factor == b->optimizer.schedule.factor);
 	assert_int_equal(a->element_count, b->element_count);
 	assert_int_equal(a->param_count, b->param_count);
 	for (uint32_t i = 0; i < a->param_count; i++) {
@@ -126,6 +136,11 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 
 static void test_a_job_comes_back_the_same(void **state)
 {
+	static const struct tern_schedule schedules[] = {{.warmup = 1ull << 40},
+		{TERN_SCHEDULE_STEP, 0, 1, 1.0 / 3},
+		{TERN_SCHEDULE_LINEAR, 7, 1ull << 40, 0},
+		{TERN_SCHEDULE_COSINE, 0, 1000, 1}};
+
 	(void)state;
 	for (unsigned i = 0; i < TERN_OPT_COUNT; i++) {
 		struct tern_ps_job job = some_job(), back, copy;
@@ -133,6 +148,7 @@ static void test_a_job_comes_back_the_same(void **state)
 
 		tern_optimizer_parse(tern_optimizer_name(i), &job.optimizer);
 		job.optimizer.lr = 1.0f / 7.0f;
+		job.optimizer.schedule = schedules[i % TERN_ARRAY_SIZE(schedules)];
 		if (i % 2) {
 			job.mode = TERN_MODE_ASYNC;
 			job.clip_norm = 0;
@@ -248,8 +264,9 @@ static void test_tensors_described_wrongly_are_refused_in_words(void **state)
 
 /* ---- what is refused ---- */
 
-/* Which object contains a field: the job, its optimizer, or its second parameter. */
-enum place { ROOT, OPTIMIZER, PARAM };
+/* Which object contains a field: the job, its optimizer, the schedule of that, or its
+ * second parameter. */
+enum place { ROOT, OPTIMIZER, SCHEDULE, PARAM };
 
 static json_t *at(json_t *root, enum place place)
 {
@@ -258,6 +275,8 @@ static json_t *at(json_t *root, enum place place)
 		return root;
 	case OPTIMIZER:
 		return json_object_get(root, "optimizer");
+	case SCHEDULE:
+		return json_object_get(at(root, OPTIMIZER), "schedule");
 	case PARAM:
 		return json_array_get(json_object_get(root, "params"), 1);
 	}
@@ -319,6 +338,11 @@ static const struct {
 	{OPTIMIZER, "beta2", NULL, {"1e39", "1", "-0.1"}},
 	{OPTIMIZER, "epsilon", NULL, {"1e39", "0", "-1e-8", "1e-50"}},
 	{OPTIMIZER, "weight_decay", NULL, {"1e39", "-0.1"}},
+	{OPTIMIZER, "schedule", NULL, {"\"cosine\"", "{}"}},
+	{SCHEDULE, "name", "schedule", {"3", "\"cosin\"", "\"\"", "\"constant\""}},
+	{SCHEDULE, "warmup", NULL, {"-1", "1.0", "1099511627777"}},
+	{SCHEDULE, "steps", NULL, {"0", "-1", "1.0", "1099511627777"}},
+	{SCHEDULE, "factor", NULL, {"\"1\"", "-0.1", "1.1"}},
 	{PARAM, "name", NULL, {"\"\"", "3", "\"__metadata__\""}},
 	{PARAM, "dims", "fc1.bias",
 		{"{}", "[0]", "[-1]", "[1.0]", "[1,1,1,1,1,1,1,1,1]", "[1099511627776]",
@@ -377,6 +401,7 @@ static void test_all_fields_are_tried(void **state)
 	(void)state;
 	sent += json_object_size(at(root, ROOT));
 	sent += json_object_size(at(root, OPTIMIZER));
+	sent += json_object_size(at(root, SCHEDULE));
 	sent += json_object_size(at(root, PARAM));
 	assert_int_equal(sent, TERN_ARRAY_SIZE(fields));
 	json_decref(root);
@@ -592,6 +617,14 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.optimizer.epsilon = 1, "epsilon");
 	DIFFERS(theirs.optimizer.weight_decay = 0, "weight decay");
 	DIFFERS(theirs.optimizer.initial_accumulator = 1, "initial accumulator");
+	DIFFERS(theirs.optimizer.schedule.warmup = 0,
+		"steps of warm-up: worker 7 has 0, the job 10");
+	DIFFERS(theirs.optimizer.schedule = (struct tern_schedule){.warmup = 10},
+		"schedule of the learning rate: worker 7 has constant, the job "
+		"cosine:1000,0.1");
+	DIFFERS(theirs.optimizer.schedule.kind = TERN_SCHEDULE_LINEAR, "linear:1000,0.1");
+	DIFFERS(theirs.optimizer.schedule.steps = 7, "has cosine:7,0.1, the job");
+	DIFFERS(theirs.optimizer.schedule.factor = 0.7, "has cosine:1000,0.7, the job");
 	/* The two numbers differ by one, which float64 cannot represent at this size. */
 	DIFFERS(theirs.seed++, "18364758544493064721, the job 18364758544493064720");
 }

@@ -69,6 +69,19 @@ def settings_of_optimizers_are_checked():
         refused("sgd", "--weight-decay", value, says="--weight-decay")
 
 
+def schedules_are_checked():
+    for schedule, says in (
+            ("slow", "must be constant, step:EVERY,FACTOR, linear:TOTAL,END or cosine:TOTAL,END"),
+            ("constant:1", "must be constant"), ("step", "must be step:EVERY,FACTOR"),
+            ("step:10", "must be step:EVERY,FACTOR"), ("step:0,0.5", "EVERY must be 1 to 1099511627776"),
+            ("step:10,0", "FACTOR must be more than 0, at most 1"), ("linear:0", "TOTAL must be 1 to"),
+            ("cosine:1099511627777,0", "TOTAL must be 1 to"), ("cosine:10,1.5", "END must be 0 to 1"),
+            ("cosine:10,nan", "must be cosine:TOTAL,END"), ("cosine:10,0,0", "must be cosine:TOTAL,END"),
+            ("linear:", "must be linear:TOTAL,END"), ("linear:-1", "must be linear:TOTAL,END")):
+        refused("--schedule", schedule, says=[f"--schedule {schedule}: {says}"])
+    refused("--warmup", -1, says=["--warmup -1: must be a whole number"])
+
+
 def empty_words_are_told():
     for option in "--steps", "--lr", "--split", "--mode", "--fabric", "--device", "--save":
         refused(option, "", says=[f"{option}: its value is empty"])
@@ -595,6 +608,7 @@ def noise_at_a_server_does_not_disturb_a_job():
 tap.run([
     options_are_checked,
     settings_of_optimizers_are_checked,
+    schedules_are_checked,
     empty_words_are_told,
     verbs_options_are_checked,
     verbs_where_it_does_not_work_is_told,

@@ -113,7 +113,8 @@ def graphs_can_be_switched_off_and_change_no_byte():
 
 def servers_on_gpus_give_the_cpus_bytes():
     for i, more in enumerate((["--servers", 2, "--fabric", "tcp"],
-                              ["--optimizer", "momentum", "--slots", 11, "--workers", 3])):
+                              ["--optimizer", "momentum", "--slots", 11, "--workers", 3],
+                              ["--optimizer", "rmsprop", "--momentum", 0.5, "--schedule", "cosine", "--warmup", 2])):
         wanted, _ = saved(f"cpu-{i}", *more)
         got, _ = saved(f"cuda-{i}", "--server-device", "cuda", *more)
         assert got == wanted, more

@@ -27,6 +27,11 @@ def saved(name, *more, **kw):
     return tensors[0].read_bytes()
 
 
+def parameters(data):
+    """The tensors of a safetensors file, without its header, which names the job."""
+    return data[8 + struct.unpack("<Q", data[:8])[0]:]
+
+
 def same(name, *common, **kw):
     reference = saved(f"{name}-reference", *common, "--workers", 1, "--servers", 1, "--fabric",
                       "shm", **kw)
@@ -57,6 +62,25 @@ def so_they_do_with_clipping_by_global_norm():
 
 def so_they_do_with_a_model_of_many_chunks():
     same("wide", model="mlp:300,200", steps=12)
+
+
+def so_they_do_with_a_schedule_and_settings_of_the_optimizer():
+    settled = ["--optimizer", "adamw", "--beta2", "0.95", "--weight-decay", "0.1"]
+    scheduled = same("schedule", *settled, "--schedule", "cosine:15,0.1", "--warmup", 5, steps=20)
+    assert parameters(scheduled) != parameters(saved("unscheduled", *settled, steps=20))
+    assert parameters(scheduled) != parameters(saved(
+        "unsettled", "--optimizer", "adamw", "--schedule", "cosine:15,0.1", "--warmup", 5, steps=20))
+
+
+def schedules_count_the_steps_of_sync_and_async_jobs():
+    """After step 2 the learning rate is 0, so a job of any length has the parameters of one of two steps. Without
+    TOTAL, the schedule is as long as the job."""
+    for mode in ["sync"], ["async", "--slots", 1]:
+        common = ["--mode", *mode, "--optimizer", "sgd"]
+        short = saved(f"{mode[0]}-2", *common, "--schedule", "linear", steps=2)
+        assert parameters(short) == parameters(
+            saved(f"{mode[0]}-9", *common, "--schedule", "linear:2,0", steps=9)), mode
+        assert parameters(short) != parameters(saved(f"{mode[0]}-constant", *common, steps=2)), mode
 
 
 def so_they_do_with_more_threads_at_the_servers():
@@ -124,6 +148,8 @@ tap.run([
     the_reported_loss_is_the_same_too,
     so_they_do_with_clipping_by_global_norm,
     so_they_do_with_a_model_of_many_chunks,
+    so_they_do_with_a_schedule_and_settings_of_the_optimizer,
+    schedules_count_the_steps_of_sync_and_async_jobs,
     so_they_do_with_more_threads_at_the_servers,
     threads_at_the_servers_make_all_steps_of_an_async_job,
     other_seeds_give_other_bytes,
