@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See launch.h. */
+#include "tools/launch.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "tools/info_machine.h"
+
+_Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
+	"the supervisor has room for all processes of the largest job");
+
+#define SECRET_FD "3" /* SUPERVISE_SECRET_FD as text */
+#define MEMORY_MS 100 /* interval of checks of free memory while processes start */
+/* Memory that must stay free on a host with 16 GiB or more; on smaller ones 1/64 of it. */
+#define MEMORY_LOW (256ull << 20)
+
+void launch_fail(struct launch *l)
+{
+	if (!l->failed_ns)
+		l->failed_ns = tern_clock_ns();
+}
+
+/* ---- before the start ---- */
+
+/* True if there are two cores per process, for its thread that moves bytes and its thread
+ * that computes. With fewer cores, polling threads would slow down computing threads. */
+static bool cores_to_spare(const struct launch_opts *opts)
+{
+	cpu_set_t cpus;
+
+	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
+	       (uint64_t)CPU_COUNT(&cpus) >= 2 * (opts->servers + opts->workers);
+}
+
+/* Makes the secret of the job, so that no other process can join, such as one of another
+ * user of this host. */
+static int make_secret(struct secret *secret, struct message *error)
+{
+	int r = secret_make(secret);
+
+	if (r < 0)
+		return options_refuse(error,
+			"no secret for this job: the system gives no random numbers: %s",
+			strerror(-r));
+	return 0;
+}
+
+/* Returns the port of HOST:PORT. */
+static const char *port_of(const char *address)
+{
+	const char *colon = strrchr(address, ':');
+
+	return colon ? colon + 1 : address;
+}
+
+int launch_check(
+	const struct launch_opts *opts, struct secret *secret, struct message *error)
+{
+	const struct launch_settings *s = opts->settings;
+	int r = fabric_check_listen(opts->fabric, s->listen, error);
+
+	if (r == 0 && !s->secret.insecure)
+		r = make_secret(secret, error);
+	if (r == 0)
+		r = secret_check_listen(
+			&s->secret, secret, opts->fabric, "--listen", s->listen, error);
+	if (r)
+		return r;
+	/* Servers on one host cannot share a port. */
+	if (s->listen && opts->servers > 1 && strcmp(port_of(s->listen), "0") != 0)
+		return options_refuse(error,
+			"--listen %.200s: %llu servers cannot share a port: use port 0",
+			s->listen, (unsigned long long)opts->servers);
+	return 0;
+}
+
+/* Sets the environment variable TERN_JOB to a random name, unless the user has set it.
+ * Events carry it, so that the events of several jobs can be told apart. */
+static void name_job(void)
+{
+	char name[17];
+
+	snprintf(name, sizeof(name), "%016llx",
+		(unsigned long long)tern_random(tern_env_system()));
+	setenv(REPORT_JOB, name, false);
+}
+
+int launch_open(
+	struct launch *l, const struct launch_opts *opts, const struct secret *secret)
+{
+	l->opts = *opts;
+	l->secret = *secret;
+	l->spin_us = cores_to_spare(opts) ? "20" : "0";
+	l->sup.secret = secret_text(&l->secret);
+	output_init(&l->out, opts->json);
+	name_job();
+	/* children must not read it: the job has its own secret, or none */
+	unsetenv("TERN_SECRET_FILE");
+	return supervise_init(&l->sup);
+}
+
+void launch_close(struct launch *l)
+{
+	supervise_fini(&l->sup);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->addresses); i++)
+		free(l->addresses[i]);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->missed); i++)
+		free(l->missed[i]);
+	secret_forget(&l->secret);
+}
+
+/* ---- starting the processes ---- */
+
+size_t launch_add_secret(const struct launch *l, const char **args)
+{
+	if (!*l->secret.text)
+		return 0;
+	args[0] = "--secret-fd";
+	args[1] = SECRET_FD;
+	return 2;
+}
+
+void launch_role(
+	struct launch *l, const char *role, unsigned index, const char *const *args)
+{
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "%s %u", role, index);
+	r = supervise_start(&l->sup, name, args);
+	if (r) {
+		snprintf(l->error, sizeof(l->error), "%s could not be started: %s", name,
+			strerror(-r));
+		launch_fail(l);
+	}
+}
+
+/* Adds the arguments that say where and how a server computes. */
+static size_t add_device(const struct launch *l, const char **args)
+{
+	const struct device_choice *device = &l->opts.settings->server_device;
+
+	args[0] = "--server-device";
+	args[1] = device->text;
+	args[2] = device->cuda ? "--tensor-memory" : "--arithmetic";
+	args[3] = device->cuda ? device_memories[l->opts.tensor_memory]
+			       : device_arithmetics[l->opts.arithmetic];
+	return 4;
+}
+
+static void start_server(struct launch *l, unsigned index)
+{
+	const struct launch_settings *s = l->opts.settings;
+	const struct fabric_settings *fabric = l->opts.fabric;
+	char number[16], timeout_s[32], threads[24];
+	const char *args[32] = {"server", "--fabric", fabric_name(fabric), "--spin-us",
+		l->spin_us, "--index", number, "--json", "--worker-timeout", timeout_s};
+	size_t n = 10;
+
+	snprintf(number, sizeof(number), "%u", index);
+	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);
+	n += add_device(l, args + n);
+	if (fabric->verbs) {
+		args[n++] = "--verbs";
+		args[n++] = fabric->verbs;
+	}
+	if (s->server_threads) {
+		snprintf(threads, sizeof(threads), "%llu",
+			(unsigned long long)s->server_threads);
+		args[n++] = "--threads";
+		args[n++] = threads;
+	}
+	if (s->listen) {
+		args[n++] = "--listen";
+		args[n++] = s->listen;
+	}
+	if (l->opts.log_level != TERN_LOG_DEFAULT) {
+		args[n++] = "--log-level";
+		args[n++] = tern_log_level_name(l->opts.log_level);
+	}
+	if (s->secret.insecure)
+		args[n++] = "--insecure";
+	n += launch_add_secret(l, args + n);
+	args[n] = NULL;
+	launch_role(l, "server", index, args);
+}
+
+static unsigned unready_count(const struct launch *l)
+{
+	unsigned n = 0;
+
+	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
+		n += l->sup.children[i].running && !l->ready[i];
+	return n;
+}
+
+/* True if another server or worker can be started now. */
+static bool may_start(const struct launch *l)
+{
+	uint64_t servers = l->opts.servers, count = l->sup.child_count;
+
+	if (l->failed_ns || l->sup.signal || unready_count(l) >= l->unready_max)
+		return false;
+	return count < servers ||
+	       (l->listening_count == servers && count < servers + l->opts.workers);
+}
+
+/* Called when all servers listen: builds the workers' --join, and reports the start. */
+static void prepare_workers(struct launch *l)
+{
+	size_t n = 0;
+
+	for (uint64_t i = 0; i < l->opts.servers; i++)
+		n += (size_t)snprintf(l->join + n, sizeof(l->join) - n, "%s%.120s",
+			i ? "," : "", l->addresses[i]);
+	l->listening(l);
+}
+
+static void start_next(struct launch *l)
+{
+	unsigned servers = (unsigned)l->opts.servers, next = l->sup.child_count;
+
+	if (next >= servers && !*l->join)
+		prepare_workers(l);
+	if (next < servers)
+		start_server(l, next);
+	else
+		l->start_worker(l, next - servers);
+}
+
+/* Fails a job that does not fit into this host's memory, while it is starting. Otherwise
+ * the kernel would kill processes, perhaps some that do not belong to the job. */
+static void look_at_memory(struct launch *l)
+{
+	uint64_t now_ns = tern_clock_ns(), total, left;
+
+	if (l->settled || l->failed_ns || now_ns < l->memory_ns)
+		return;
+	l->memory_ns = now_ns + MEMORY_MS * TERN_NS_PER_MS;
+	if (!info_memory("", &total, &left) || left >= TERN_MIN(MEMORY_LOW, total / 64))
+		return;
+	snprintf(l->error, sizeof(l->error),
+		"this host's memory does not hold the job: %llu of %llu MiB are left "
+		"with %u of %llu processes started; use fewer --workers or --servers, or "
+		"less data",
+		(unsigned long long)left >> 20, (unsigned long long)total >> 20,
+		l->sup.child_count,
+		(unsigned long long)(l->opts.servers + l->opts.workers));
+	launch_fail(l);
+}
+
+void launch_turn(struct launch *l, int timeout_ms)
+{
+	if (may_start(l))
+		start_next(l);
+	if (may_start(l))
+		timeout_ms = 0;
+	else if (!l->settled && (timeout_ms < 0 || timeout_ms > MEMORY_MS))
+		timeout_ms = MEMORY_MS;
+	supervise_turn(&l->sup, timeout_ms);
+	look_at_memory(l);
+}
+
+int launch_ms_left(uint64_t since_ns, uint64_t limit_ns)
+{
+	uint64_t waited_ns = tern_clock_ns() - since_ns;
+
+	return waited_ns >= limit_ns ? 0
+				     : (int)((limit_ns - waited_ns) / TERN_NS_PER_MS) + 1;
+}
+
+/* ---- the children ---- */
+
+unsigned launch_number(const struct launch *l, const struct child *c)
+{
+	return (unsigned)(c - l->sup.children);
+}
+
+bool launch_is_worker(const struct launch *l, const struct child *c)
+{
+	/* servers have the lower child numbers */
+	return launch_number(l, c) >= l->opts.servers;
+}
+
+struct child *launch_worker(struct launch *l, unsigned index)
+{
+	return &l->sup.children[l->opts.servers + index];
+}
+
+unsigned launch_running(const struct launch *l, bool workers)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < l->sup.child_count; i++)
+		n += l->sup.children[i].running &&
+		     launch_is_worker(l, &l->sup.children[i]) == workers;
+	return n;
+}
+
+bool launch_workers_to_come(const struct launch *l)
+{
+	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
+		if (l->sup.children[i].running && !l->missed[i])
+			return true;
+	return false;
+}
+
+void launch_take_listening(struct launch *l, const struct child *c, const json_t *event)
+{
+	const char *address = json_string_value(json_object_get(event, "address"));
+	unsigned i = launch_number(l, c);
+
+	if (!address || i >= l->opts.servers || l->addresses[i])
+		return;
+	l->addresses[i] = strdup(address);
+	l->listening_count++;
+}
+
+struct child *launch_take_loss(struct launch *l, const json_t *event)
+{
+	json_int_t i = json_integer_value(json_object_get(event, "worker"));
+	const char *text = json_string_value(json_object_get(event, "text"));
+	struct child *c;
+
+	if (i < 0 || i >= (json_int_t)l->opts.workers || !text)
+		return NULL;
+	c = launch_worker(l, (unsigned)i);
+	if (l->missed[launch_number(l, c)])
+		return NULL;
+	l->missed[launch_number(l, c)] = strdup(text);
+	if (!l->loss_ns)
+		l->loss_ns = tern_clock_ns();
+	return c;
+}
+
+void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
+{
+	unsigned i = launch_number(l, c);
+
+	if (l->told[i])
+		return;
+	l->told[i] = true;
+	report(&l->out, l->command->name,
+		json_pack("{ss sI ss so}", "event", "lost", "worker",
+			(json_int_t)(i - l->opts.servers), "who", c->name, "text",
+			report_text(text)));
+}
+
+int launch_say_end(struct launch *l, int code, const char *text)
+{
+	output_error(&l->out, l->command->name, "%s", text);
+	if (l->out.json)
+		report_failed(text, code);
+	return code;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the launchers of jobs have in common. A launcher starts the servers of a job, which
+ * are processes `tern server` of this same program, and starts the job's workers when all
+ * servers listen. It supervises all of them (supervise.h).
+ *
+ * Children are numbered in the order in which they are started, so servers have the lower
+ * numbers. At most one process is started per turn, so a signal or a failure can end a job
+ * of thousands of workers while they start.
+ *
+ * Order of calls:
+ *
+ *     launch_check, launch_open, launch_turn again and again, supervise_end, launch_close
+ */
+#ifndef TERN_TOOLS_LAUNCH_H
+#define TERN_TOOLS_LAUNCH_H
+
+#include "base/clock.h"
+#include "tools/job.h"
+#include "tools/report.h"
+#include "tools/secret.h"
+#include "tools/supervise.h"
+
+/* After the first failure the launcher waits this long for reports that say more about the
+ * cause. */
+#define LAUNCH_PATIENCE_NS (300 * TERN_NS_PER_MS)
+/* How long workers may go on after the last server has ended. */
+#define LAUNCH_LINGER_NS (5 * TERN_NS_PER_S)
+#define LAUNCH_GRACE_MS  2500 /* time to end, for children that have nothing to save */
+#define LAUNCH_LEAVE_MS  9500 /* time to end, for children that may have to save */
+
+/* Options of a launcher about its servers. */
+struct launch_settings {
+	const char *listen;            /* NULL: the servers' default */
+	struct secret_settings secret; /* --insecure; the other members are unused */
+	struct device_choice server_device;
+	double worker_timeout_s;
+	uint64_t server_threads; /* 0: not given */
+};
+
+/* Rows for a launcher's table of options; `field` of its settings is a struct
+ * launch_settings. */
+#define LAUNCH_OPTIONS(settings, field)                                                  \
+	OPTION(ADDRESS, "listen", "HOST:PORT",                                           \
+		"address at which servers listen; default 127.0.0.1:0, for verbs the "   \
+		"first device's address",                                                \
+		settings, field.listen),                                                 \
+		INSECURE_OPTION(settings, field.secret),                                 \
+		OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",                          \
+			"where servers compute updates; cuda: server I uses GPU I "      \
+			"modulo the number of GPUs",                                     \
+			settings, field.server_device, .initial = "cpu",                 \
+			.parse = device_parse),                                          \
+		THREADS_OPTION("server-threads", settings, field.server_threads),        \
+		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s)
+
+struct launch_opts {
+	const struct launch_settings *settings;
+	const struct fabric_settings *fabric;
+	int arithmetic, tensor_memory; /* of the servers, see device.h */
+	enum tern_log_level log_level;
+	uint64_t servers, workers;
+	bool json;
+};
+
+struct launch {
+	/* The caller sets these before launch_open(). */
+	const struct command *command;
+	/* Called when all servers listen, before the first worker is started: `join` is
+	 * complete. */
+	void (*listening)(struct launch *l);
+	void (*start_worker)(struct launch *l, unsigned index);
+	/* Largest number of workers that have started but are not `ready`. */
+	unsigned unready_max;
+	/* The caller sets sup.on_line, sup.on_exit, sup.on_status and sup.arg. */
+	struct supervisor sup;
+
+	struct launch_opts opts;
+	struct output out;
+	struct secret secret; /* secret of this job, given to its children */
+	const char *spin_us;  /* --spin-us of servers and workers */
+	unsigned listening_count;
+	char *addresses[TERN_SERVERS_MAX];
+	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
+	char join[TERN_SERVERS_MAX * 122];
+	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker has read its data */
+	uint64_t memory_ns; /* time of the next check of the host's free memory */
+	/* The caller sets this when processes no longer grow: the host's memory is not
+	 * watched any more. */
+	bool settled;
+	/* Lost workers, by child number. died: the process has ended with a failure.
+	 * missed: a server's text about a lost worker, which may still run. told: the
+	 * loss was reported to the user. */
+	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
+	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
+	char *missed[SUPERVISE_CHILDREN_MAX];
+	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
+	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
+	char error[512];    /* first error, of a child or of this process */
+};
+
+/* Checks what the option table cannot, and makes the secret of the job, which no other
+ * process knows, such as one of another user of this host; with --insecure there is none.
+ * -EINVAL: `error` has one line. */
+int launch_check(
+	const struct launch_opts *opts, struct secret *secret, struct message *error);
+
+/* Begins to catch signals (supervise_init). `opts` is copied, but not the settings to
+ * which it points. The job gets a name, TERN_JOB, unless the user has given it one. */
+int launch_open(
+	struct launch *l, const struct launch_opts *opts, const struct secret *secret);
+
+/* Ends the catching of signals, and frees what the launch holds. All children must have
+ * ended. */
+void launch_close(struct launch *l);
+
+/* Starts the next process if one can be started now. Then waits for events, at most
+ * `timeout_ms` (-1: no limit) unless another process can be started, and calls the
+ * handlers of `sup`. Fails a job that does not fit into the host's memory. */
+void launch_turn(struct launch *l, int timeout_ms);
+
+/* Marks the job as failed. Only the first call has an effect. */
+void launch_fail(struct launch *l);
+
+/* Starts the child "tern ARGS...", see supervise_start(). If that fails, the job fails. */
+void launch_role(
+	struct launch *l, const char *role, unsigned index, const char *const *args);
+
+/* Adds the arguments that let a child read the secret. Returns how many were added. */
+size_t launch_add_secret(const struct launch *l, const char **args);
+
+unsigned launch_number(const struct launch *l, const struct child *c);
+bool launch_is_worker(const struct launch *l, const struct child *c);
+struct child *launch_worker(struct launch *l, unsigned index);
+
+/* Number of workers, or of servers, that run. */
+unsigned launch_running(const struct launch *l, bool workers);
+
+/* True if a worker runs that is not lost. A worker that was lost because it hangs would
+ * never end by itself. */
+bool launch_workers_to_come(const struct launch *l);
+
+/* Takes the event "listening" of a server. */
+void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);
+
+/* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
+ * names none, or one that is known to be lost. */
+struct child *launch_take_loss(struct launch *l, const json_t *event);
+
+/* Reports the loss of a worker to the user, in the event "lost". Does nothing if it was
+ * told before. */
+void launch_tell_loss(struct launch *l, const struct child *c, const char *text);
+
+/* Returns the milliseconds until limit_ns after the time since_ns. */
+int launch_ms_left(uint64_t since_ns, uint64_t limit_ns);
+
+/* Reports the unsuccessful end of the job on stderr, and with --json as the last event.
+ * Returns `code`. */
+int launch_say_end(struct launch *l, int code, const char *text);
+
+#endif
