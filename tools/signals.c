@@ -136,9 +136,14 @@ static void reset(void)
 		sigaction(SIGTSTP, &action, NULL);
 }
 
-void signals_reset_child(void)
+void signals_reset_child(bool program)
 {
 	reset();
+	if (!program)
+		return;
+	signal(SIGUSR1, SIG_DFL);
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
 }
 
 void signals_close(int fd)

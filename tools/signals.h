@@ -57,8 +57,9 @@ int signals_take(int fd);
 void signals_close(int fd);
 
 /* For a child between fork and exec: sets the actions of signals as signals_close() does.
- * SIGUSR1 would end the child, so it is ignored until the child catches it.
- * Async-signal-safe. */
-void signals_reset_child(void);
+ * SIGUSR1 would end the child, so it is ignored until the child catches it. `program`: the
+ * child executes another program, for which SIGUSR1 and the signals that signals_open()
+ * ignores get their default actions, too. Async-signal-safe. */
+void signals_reset_child(bool program);
 
 #endif

@@ -478,13 +478,13 @@ static int conclude(struct train *t)
 {
 	t->ending = true;
 	if (t->l.sup.signal) {
-		supervise_end(
-			&t->l.sup, SIGTERM, t->begun ? LAUNCH_LEAVE_MS : LAUNCH_GRACE_MS);
+		supervise_end(&t->l.sup, 0, SIGTERM,
+			t->begun ? LAUNCH_LEAVE_MS : LAUNCH_GRACE_MS);
 		return conclude_interrupted(t);
 	}
 	/* SIGUSR2: end without saving. The job has failed, or is over: what was to be saved
 	 * is saved already. */
-	supervise_end(&t->l.sup, SIGUSR2, LAUNCH_GRACE_MS);
+	supervise_end(&t->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
 	if (!t->l.failed_ns && t->done) {
 		tell_losses(t);
 		json_object_del(t->done, "finisher");

@@ -27,7 +27,7 @@ static void on_line(void *arg, struct child *child, const char *line)
 {
 	struct seen *seen = arg;
 
-	assert_true(child->fd >= 0 || !child->running);
+	assert_true(child->out.fd >= 0 || !child->running);
 	seen->line_count++;
 	if (strlen(line) > seen->longest)
 		seen->longest = strlen(line);
@@ -132,7 +132,7 @@ static void test_end_leaves_nobody(void **state)
 	while (seen.line_count < CHILDREN)
 		supervise_turn(&sup, -1);
 	kill(sup.children[1].pid, SIGSTOP);
-	supervise_end(&sup, SIGTERM, 50);
+	supervise_end(&sup, 0, SIGTERM, 50);
 	assert_int_equal(seen.exit_count, CHILDREN);
 	assert_int_equal(supervise_running(&sup), 0);
 	for (unsigned i = 0; i < CHILDREN; i++) {
@@ -151,7 +151,7 @@ static void test_signals_to_the_supervisor_are_reported(void **state)
 	raise(SIGINT);
 	supervise_turn(&sup, -1);
 	assert_int_equal(sup.signal, SIGINT);
-	supervise_end(&sup, SIGTERM, 5000);
+	supervise_end(&sup, 0, SIGTERM, 5000);
 	expect_description(0, "was killed by signal 15 (Terminated)");
 }
 
@@ -163,7 +163,7 @@ static int status_after(bool aborts, int first, int second)
 	int status;
 
 	if (child == 0) {
-		signals_reset_child();
+		signals_reset_child(false);
 		/* Also closes the descriptor for signals that the parent has opened. */
 		supervise_fini(&sup);
 		if (signals_open() < 0)
@@ -213,7 +213,7 @@ static void test_a_second_interrupt_kills_also_who_saves(void **state)
 	raise(SIGINT);
 	supervise_turn(&sup, -1);
 	raise(SIGINT); /* supervise_end() handles this signal */
-	supervise_end(&sup, SIGTERM, 1);
+	supervise_end(&sup, 0, SIGTERM, 1);
 	expect_description(0, "was killed by signal 9 (Killed)");
 }
 
@@ -225,7 +225,7 @@ static void test_only_who_saves_is_waited_for(void **state)
 	while (seen.line_count < 2)
 		supervise_turn(&sup, -1);
 	sup.children[0].saving = true;
-	supervise_end(&sup, SIGTERM, 1);
+	supervise_end(&sup, 0, SIGTERM, 1);
 	assert_int_equal(WEXITSTATUS(sup.children[0].status), 7);
 	assert_int_equal(WTERMSIG(sup.children[1].status), SIGKILL);
 }
@@ -243,7 +243,7 @@ static void test_repeated_signals_do_not_cut_an_end_short(void **state)
 	raise(SIGHUP);
 	raise(SIGTERM);
 	raise(SIGINT);
-	supervise_end(&sup, SIGTERM, 60000);
+	supervise_end(&sup, 0, SIGTERM, 60000);
 	expect_description(0, "exited with status 7");
 }
 
