@@ -155,6 +155,7 @@ static void welcome(struct server_peer *p)
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
+	server_tell_joined(s);
 	if (start_all_here(s))
 		join_meet_zero(s);
 	start_maybe(s);

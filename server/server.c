@@ -36,6 +36,12 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	s->opts.note(s->opts.arg, text);
 }
 
+void server_tell_joined(struct tern_server *s)
+{
+	if (s->opts.joined)
+		s->opts.joined(s->opts.arg, s->joined_count, s->job.workers);
+}
+
 void server_updater_note(struct tern_server *s)
 {
 	char note[400];

@@ -58,6 +58,11 @@ struct tern_server_opts {
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
+	/* Called when a worker has joined, or has left before the steps begin: `count` of
+	 * the job's `workers` are joined now. May be NULL. */
+	void (*joined)(void *arg, uint32_t count, uint32_t workers);
+	/* The steps begin. May be NULL. */
+	void (*begun)(void *arg);
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
 	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);

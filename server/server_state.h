@@ -321,6 +321,7 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 void server_drop(struct server_peer *p);
 void server_broken(struct tern_talk *talk, int status);
 void server_updater_note(struct tern_server *s);
+void server_tell_joined(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

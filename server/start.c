@@ -44,6 +44,7 @@ static void free_place(struct server_peer *p)
 	s->again_count = 0;
 	s->joined_count -= p->welcome;
 	p->is_worker = p->welcome = false;
+	server_tell_joined(s);
 	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
 }
 
@@ -216,6 +217,8 @@ void start_on_recovered(struct tern_server *s)
 static void start(struct tern_server *s)
 {
 	s->running = true;
+	if (s->opts.begun)
+		s->opts.begun(s->opts.arg);
 	lease_start(s);
 	spare_start(s);
 	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)

@@ -18,8 +18,11 @@
  *     waiting    text: how long there was no step, and which process is waited for
  *     device     role, index, device, text, device_bytes (workers only): the GPU on
  *                which this server or worker computes
+ *     joined     count, workers: so many workers of the job have joined the server; only
+ *                the launcher needs to know
  *     ready      a worker has read its data; only the launcher needs to know
- *     begun      a worker's first step begins; only the launcher needs to know
+ *     begun      the first step of this server or worker begins; only the launcher needs
+ *                to know
  *     lost       worker, text: the process that prints this goes on without the worker
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server has applied, reported at its end

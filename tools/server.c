@@ -95,6 +95,17 @@ static void note(void *arg, const char *text)
 	role_note(arg, text);
 }
 
+static void joined(void *arg, uint32_t count, uint32_t workers)
+{
+	role_report(arg, json_pack("{ss sI sI}", "event", "joined", "count",
+				 (json_int_t)count, "workers", (json_int_t)workers));
+}
+
+static void begun(void *arg)
+{
+	role_report(arg, json_pack("{ss}", "event", "begun"));
+}
+
 static void lost(void *arg, uint32_t worker, const char *text)
 {
 	char line[500];
@@ -192,6 +203,8 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.note = note,
+		.joined = joined,
+		.begun = begun,
 		.lost = lost,
 		.ended = ended,
 		.arg = &s->role,
