@@ -23,8 +23,8 @@ struct command {
 	int (*run)(int argc, char **argv);
 };
 
-extern const struct command train_command, server_command, worker_command, bench_command,
-	info_command;
+extern const struct command train_command, run_command, server_command, worker_command,
+	bench_command, info_command;
 
 /* Reports an error as one line on stderr, "tern NAME: ..."; with --json also as an event
  * "failed" on stdout, which has `code`. Returns `code`. */

@@ -338,6 +338,18 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 	return c;
 }
 
+void launch_report(struct launch *l, const char *who, json_t *event)
+{
+	const char *text = json_string_value(json_object_get(event, "text"));
+
+	if (!l->notes_on_stderr || l->out.json) {
+		report(&l->out, who, event);
+		return;
+	}
+	output_error(&l->out, who, "%s", text ? text : "");
+	json_decref(event);
+}
+
 void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
 {
 	unsigned i = launch_number(l, c);
@@ -345,7 +357,7 @@ void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
 	if (l->told[i])
 		return;
 	l->told[i] = true;
-	report(&l->out, l->command->name,
+	launch_report(l, l->command->name,
 		json_pack("{ss sI ss so}", "event", "lost", "worker",
 			(json_int_t)(i - l->opts.servers), "who", c->name, "text",
 			report_text(text)));

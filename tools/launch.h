@@ -72,6 +72,8 @@ struct launch {
 	void (*start_worker)(struct launch *l, unsigned index);
 	/* Largest number of workers that have started but are not `ready`. */
 	unsigned unready_max;
+	/* Stdout is that of the workers: what the launcher tells people is on stderr. */
+	bool notes_on_stderr;
 	/* The caller sets sup.on_line, sup.on_exit, sup.on_status and sup.arg. */
 	struct supervisor sup;
 
@@ -146,6 +148,10 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 /* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
  * names none, or one that is known to be lost. */
 struct child *launch_take_loss(struct launch *l, const json_t *event);
+
+/* As report(), but as text on stderr if `notes_on_stderr` is set; only for events whose
+ * text is their member "text". */
+void launch_report(struct launch *l, const char *who, json_t *event);
 
 /* Reports the loss of a worker to the user, in the event "lost". Does nothing if it was
  * told before. */

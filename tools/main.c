@@ -20,6 +20,7 @@
 
 static const struct command *const commands[] = {
 	&train_command,
+	&run_command,
 	&server_command,
 	&worker_command,
 	&bench_command,
@@ -99,9 +100,10 @@ static int help_one(const struct command *command)
 	return EXIT_OK;
 }
 
+/* True if `name` is among the arguments. What follows "--" is another program's. */
 static bool has_argument(int argc, char **argv, const char *name)
 {
-	for (int i = 0; i < argc; i++)
+	for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
 		if (strcmp(argv[i], name) == 0)
 			return true;
 	return false;

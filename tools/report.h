@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The events of a job's processes: each is a JSON object with a member "event". Servers
- * and workers write them; the launcher (`tern train`) reads those of its children and
- * passes on those that the user needs. Every process prints its events with these
- * functions: as JSON with --json, which the launcher gives its children, else as text.
+ * and workers write them; the launcher (`tern train` or `tern run`) reads those of its
+ * children and passes on those that the user needs. Every process prints its events with
+ * these functions: as JSON with --json, which the launcher gives its children, else as
+ * text.
  *
  *     listening  address                                     a server can be joined
- *     start      model, fabric, servers, workers, slots: the launcher starts the workers
+ *     start      model, fabric, servers, workers, slots: the launcher starts the workers;
+ *                of `tern run`: fabric, servers, workers, join, program, text
+ *     output     worker, stream (stdout or stderr), text, of `tern run`: a line of a
+ *                worker, or a piece of a long line
  *     progress   step, steps, loss, steps_per_s, samples_per_s, mb_per_s
  *     saved      path, step, steps: the parameters after `step` steps of the job, or of
  *                `worker` if it is given (async mode, interrupted)
@@ -29,7 +33,8 @@
  *     log        time, level, text: a line of the library's log
  *     status     text: the answer to SIGUSR1; without --json it goes to stderr
  *     error      text, input (true: the user's fault, not the job's)
- *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s
+ *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s; of `tern
+ *                run`: workers, succeeded (the number of those with exit code 0)
  *     failed     text, code: the last event of a command that failed; a server or
  *                worker prints "error" and "end" instead once it has started
  *     end        code: the last event of a server or worker

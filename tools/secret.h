@@ -6,9 +6,10 @@
  * A secret is never on a command line, where every user of the host could see it. It
  * comes from a file (--secret-file, or TERN_SECRET_FILE), or through an open descriptor
  * (--secret-fd): `tern train` makes a secret for each job, unless --insecure is given, and
- * passes it to its children through a pipe. (The environment would not be safe: programs
- * that are started later inherit it, and debuggers and crash reports show it. Data read
- * from a pipe is gone.)
+ * passes it to its children through a pipe; `tern run` gives its workers, which are
+ * programs of the user, a file without a name (SUPERVISE_SECRET_PATH), because they may
+ * read it again. (The environment would not be safe: programs that are started later
+ * inherit it, and debuggers and crash reports show it. Data read from a pipe is gone.)
  */
 #ifndef TERN_TOOLS_SECRET_H
 #define TERN_TOOLS_SECRET_H

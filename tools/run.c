@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern run`: starts the servers of a job on this machine, and a program of the user as
+ * each of its workers. The program finds its place in the environment: TERN_JOIN,
+ * TERN_INDEX, TERN_WORKERS, and the secret of the job in TERN_SECRET_FILE.
+ *
+ *     SERVERS --all of them listen--> WORKERS --all of them ended--> servers are ended
+ *
+ * This process knows the workers only by what they print, by their exit codes, and by what
+ * the servers say about them. The job has succeeded if one worker has ended with exit code
+ * 0. A worker that ends otherwise is lost, and the others go on without it, with one
+ * exception: while some workers have joined the servers and wait for the steps to begin, a
+ * worker that ends is one that they would wait for in vain, so the job fails.
+ *
+ * Stdout is the workers' stdout. This process prints on stderr, except with --json.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/util.h"
+#include "tools/launch.h"
+#include "tools/signals.h"
+
+struct run_settings {
+	struct launch_settings launch;
+	struct fabric_settings fabric;
+	uint64_t servers, workers;
+	int tensor_memory; /* --tensor-memory: index into device_memories */
+	int arithmetic;    /* --arithmetic: index into device_arithmetics */
+	bool json;
+	enum tern_log_level log_level;
+};
+
+static const struct option options[] = {
+	OPTION(COUNT, "servers", "S", "servers of the job", struct run_settings, servers,
+		.initial = "1", .min = 1, .max = TERN_SERVERS_MAX),
+	OPTION(COUNT, "workers", "N", "how many times PROGRAM is started, as a worker",
+		struct run_settings, workers, .initial = "1", .min = 1,
+		.max = TERN_WORKERS_MAX),
+	FABRIC_OPTIONS(struct run_settings, fabric),
+	LAUNCH_OPTIONS(struct run_settings, launch),
+	TENSOR_MEMORY_OPTION(struct run_settings, tensor_memory),
+	ARITHMETIC_OPTION(struct run_settings, arithmetic),
+	OPTION(FLAG, "json", NULL,
+		"one JSON object per line, for each line of a worker, too",
+		struct run_settings, json),
+	LOG_LEVEL_OPTION(struct run_settings, log_level),
+	OPTION_END,
+};
+
+/* Finds the reason in what a Python program prints before it exits with code 1: the line
+ * after the frames of its last traceback. */
+struct reason {
+	bool in_traceback;
+	char text[160];
+};
+
+struct run {
+	struct launch l;
+	char **program; /* PROGRAM ARGS..., NULL-terminated */
+	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
+	json_int_t joined;  /* number of workers that have joined server 0 */
+	bool begun;         /* the steps have begun on server 0 */
+	unsigned succeeded; /* number of workers that have ended with exit code 0 */
+	/* The first worker that has ended before the steps, whatever its exit code, and the
+	 * time since when others wait for it in vain; 0: none do. */
+	const struct child *early;
+	uint64_t early_ns;
+	char cause[400];       /* how the first worker that failed has ended */
+	char dead_server[160]; /* how the first server that failed has ended */
+	bool server_killed;    /* that server was killed by a signal */
+	/* A server reported an error when all workers had ended or were lost: one of them
+	 * is the cause, and those that still run, such as one that prints its traceback, may
+	 * tell more. */
+	bool blames_workers;
+	bool input_error; /* the user made the error in l.error */
+	/* The job is being ended: failures of children are only a consequence. */
+	bool ending;
+};
+
+/* ---- starting the workers ---- */
+
+static int worker_index(const struct run *r, const struct child *c)
+{
+	return (int)(launch_number(&r->l, c) - r->l.opts.servers);
+}
+
+static void set_number(const char *name, unsigned long long value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%llu", value);
+	setenv(name, text, true);
+}
+
+/* Sets what all workers find in their environment. The servers have been started before.
+ *
+ * With more threads than cores the workers would be slow, and the number of threads
+ * changes the bits of some computations: with one thread each they do not depend on the
+ * number of workers. */
+static void prepare_environment(struct launch *l)
+{
+	static const char *const threads[] = {
+		"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
+
+	setenv("TERN_JOIN", l->join, true);
+	set_number("TERN_WORKERS", l->opts.workers);
+	if (secret_text(&l->secret))
+		setenv("TERN_SECRET_FILE", SUPERVISE_SECRET_PATH, true);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(threads); i++)
+		setenv(threads[i], "1", false);
+}
+
+static void on_listening(struct launch *l)
+{
+	const struct run *r = l->sup.arg;
+	char text[600];
+
+	prepare_environment(l);
+	snprintf(text, sizeof(text), "%llu server%s at %.400s%s, %llu worker%s",
+		(unsigned long long)l->opts.servers, l->opts.servers == 1 ? "" : "s",
+		l->join, strlen(l->join) > 400 ? "..." : "",
+		(unsigned long long)l->opts.workers, l->opts.workers == 1 ? "" : "s");
+	launch_report(l, "run",
+		json_pack("{ss ss sI sI ss so so}", "event", "start", "fabric",
+			fabric_name(l->opts.fabric), "servers",
+			(json_int_t)l->opts.servers, "workers",
+			(json_int_t)l->opts.workers, "join", l->join, "program",
+			report_text(r->program[0]), "text", report_text(text)));
+}
+
+static void start_worker(struct launch *l, unsigned index)
+{
+	const struct run *r = l->sup.arg;
+	char name[32];
+	int error;
+
+	set_number("TERN_INDEX", index);
+	snprintf(name, sizeof(name), "worker %u", index);
+	error = supervise_start_program(&l->sup, name, r->program, environ);
+	if (error) {
+		snprintf(l->error, sizeof(l->error), "%s could not be started: %s", name,
+			strerror(-error));
+		launch_fail(l);
+	}
+}
+
+static bool all_started(const struct run *r)
+{
+	return r->l.sup.child_count == r->l.opts.servers + r->l.opts.workers;
+}
+
+static bool all_workers_ended(const struct run *r)
+{
+	return all_started(r) && !launch_running(&r->l, true);
+}
+
+/* ---- what the workers print ---- */
+
+static void look_for_reason(struct reason *reason, const char *text, size_t bytes)
+{
+	static const char first[] = "Traceback (most recent call last):";
+
+	if (bytes == sizeof(first) - 1 && memcmp(text, first, bytes) == 0) {
+		reason->in_traceback = true;
+	} else if (reason->in_traceback && bytes && *text != ' ') {
+		reason->in_traceback = false;
+		snprintf(reason->text, sizeof(reason->text), "%.*s", (int)bytes, text);
+	}
+}
+
+static void report_output(
+	struct run *r, const struct child *c, int fd, char *text, size_t bytes)
+{
+	/* a JSON string cannot be made of text with a NUL in it */
+	for (char *nul = text; (nul = memchr(nul, 0, bytes - (size_t)(nul - text)));)
+		*nul = '?';
+	report(&r->l.out, c->name,
+		json_pack("{ss si ss so si}", "event", "output", "worker",
+			worker_index(r, c), "stream",
+			fd == STDOUT_FILENO ? "stdout" : "stderr", "text",
+			report_text(text), "pid", (int)c->pid));
+}
+
+/* Passes on a line of a worker, in one write. */
+static void on_text(void *arg, struct child *c, int fd, const char *text, size_t bytes)
+{
+	char line[sizeof(c->name) + SUPERVISE_TEXT_MAX + 4];
+	struct run *r = arg;
+	size_t n = 0;
+
+	if (fd == STDERR_FILENO)
+		look_for_reason(&r->reasons[launch_number(&r->l, c)], text, bytes);
+	if (!r->l.out.json)
+		n = (size_t)snprintf(line, sizeof(line), "%s: ", c->name);
+	memcpy(line + n, text, bytes);
+	line[n + bytes] = '\0';
+	if (r->l.out.json) {
+		report_output(r, c, fd, line, bytes);
+		return;
+	}
+	line[n + bytes] = '\n';
+	output_put(fd, line, n + bytes + 1);
+}
+
+/* ---- events of the servers ---- */
+
+static void take_error(struct run *r, const struct child *c, const json_t *event)
+{
+	const char *text = json_string_value(json_object_get(event, "text"));
+
+	if (*r->l.error)
+		return;
+	r->input_error = json_is_true(json_object_get(event, "input"));
+	/* If the user gave a wrong option, the name of the process that found it is left
+	 * out. */
+	snprintf(r->l.error, sizeof(r->l.error), "%s%s%s", r->input_error ? "" : c->name,
+		r->input_error ? "" : ": ", text ? text : "failed");
+	if (r->input_error)
+		launch_fail(&r->l);
+	r->blames_workers = all_started(r) && !launch_workers_to_come(&r->l);
+}
+
+static void on_line(void *arg, struct child *c, const char *line)
+{
+	struct run *r = arg;
+	json_t *event = json_loads(line, 0, NULL);
+	const char *name = json_string_value(json_object_get(event, "event"));
+	bool first = launch_number(&r->l, c) == 0;
+
+	if (r->ending) {
+		/* what servers say at their end is a consequence */
+	} else if (!name) {
+		output_error(&r->l.out, c->name, "%s", line);
+	} else if (strcmp(name, "error") == 0) {
+		take_error(r, c, event);
+	} else if (strcmp(name, "log") == 0 || strcmp(name, "status") == 0) {
+		json_object_set_new(event, "who", json_string(c->name));
+		report(&r->l.out, c->name, json_incref(event));
+	} else if (strcmp(name, "device") == 0 || (strcmp(name, "note") == 0 && first)) {
+		json_object_set_new(event, "who", json_string(c->name));
+		launch_report(&r->l, c->name, json_incref(event));
+	} else if (strcmp(name, "listening") == 0) {
+		launch_take_listening(&r->l, c, event);
+	} else if (strcmp(name, "lost") == 0) {
+		launch_take_loss(&r->l, event);
+	} else if (strcmp(name, "joined") == 0 && first) {
+		r->joined = json_integer_value(json_object_get(event, "count"));
+	} else if (strcmp(name, "begun") == 0 && first) {
+		r->begun = true;
+	}
+	json_decref(event);
+}
+
+/* Reports the status of the job, on SIGUSR1. The servers report their own. */
+static void on_status(void *arg)
+{
+	struct run *r = arg;
+	char text[80];
+
+	snprintf(text, sizeof(text), "%u of %llu workers and %u of %llu servers run",
+		launch_running(&r->l, true), (unsigned long long)r->l.opts.workers,
+		launch_running(&r->l, false), (unsigned long long)r->l.opts.servers);
+	launch_report(
+		&r->l, "run", json_pack("{ss ss}", "event", "status", "text", text));
+}
+
+/* ---- the ends of children ---- */
+
+static bool is_well(const struct child *c)
+{
+	return WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
+}
+
+/* Describes how a worker has ended: "worker 1 exited with code 1: ValueError: x". */
+static void describe(const struct run *r, const struct child *c, char *text, size_t bytes)
+{
+	const char *reason = r->reasons[launch_number(&r->l, c)].text;
+	int code = WEXITSTATUS(c->status);
+
+	if (WIFSIGNALED(c->status))
+		snprintf(text, bytes, "%s was killed by signal %d (%s)", c->name,
+			WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
+	else if (code == 1 && *reason) /* the code of an exception that was not caught */
+		snprintf(
+			text, bytes, "%s exited with code %d: %s", c->name, code, reason);
+	else
+		snprintf(text, bytes, "%s exited with code %d", c->name, code);
+}
+
+static void on_exit_of_server(struct run *r, const struct child *c)
+{
+	if (!launch_running(&r->l, false))
+		r->l.served_ns = tern_clock_ns();
+	/* without workers, servers end with a failure */
+	if (is_well(c) || all_workers_ended(r))
+		return;
+	if (!*r->dead_server || (WIFSIGNALED(c->status) && !r->server_killed)) {
+		supervise_describe(c, r->dead_server, sizeof(r->dead_server));
+		r->server_killed = WIFSIGNALED(c->status);
+	}
+	launch_fail(&r->l);
+}
+
+static void on_exit_of(void *arg, struct child *c)
+{
+	struct run *r = arg;
+
+	if (r->ending)
+		return;
+	if (!launch_is_worker(&r->l, c)) {
+		on_exit_of_server(r, c);
+		return;
+	}
+	if (!r->begun && !r->early)
+		r->early = c;
+	if (is_well(c)) {
+		r->succeeded++;
+		return;
+	}
+	if (!*r->cause)
+		describe(r, c, r->cause, sizeof(r->cause));
+	r->l.died[launch_number(&r->l, c)] = true;
+	if (!r->l.loss_ns)
+		r->l.loss_ns = tern_clock_ns();
+}
+
+/* ---- lost workers ---- */
+
+static void tell_loss(struct run *r, unsigned i)
+{
+	const struct child *c = &r->l.sup.children[i];
+	char text[900], how[400];
+
+	if (r->l.died[i]) {
+		describe(r, c, how, sizeof(how));
+		snprintf(text, sizeof(text), "%s: the job goes on without it", how);
+	} else {
+		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,
+			r->l.missed[i]);
+	}
+	launch_tell_loss(&r->l, c, text);
+}
+
+/* Reports losses that did not end the job. A worker that has ended well is none, even if
+ * it did not say goodbye to the servers. */
+static void tell_losses(struct run *r)
+{
+	for (unsigned i = (unsigned)r->l.opts.servers; i < r->l.sup.child_count; i++) {
+		const struct child *c = &r->l.sup.children[i];
+		bool well = !c->running && is_well(c);
+
+		if (r->l.died[i] || (r->l.missed[i] && !well))
+			tell_loss(r, i);
+	}
+	r->l.loss_ns = 0;
+}
+
+static bool has_passed(uint64_t since_ns, uint64_t ns)
+{
+	return since_ns && launch_ms_left(since_ns, ns) == 0;
+}
+
+/* Fails the job if workers wait in vain for one that has ended before the steps. */
+static void look_for_waiting(struct run *r)
+{
+	if (!r->early || r->begun || !r->joined || !launch_running(&r->l, true))
+		r->early_ns = 0;
+	else if (!r->early_ns)
+		r->early_ns = tern_clock_ns();
+	if (has_passed(r->early_ns, LAUNCH_PATIENCE_NS))
+		launch_fail(&r->l);
+}
+
+static void settle_losses(struct run *r)
+{
+	if (!r->l.failed_ns)
+		look_for_waiting(r);
+	if (!r->l.failed_ns && !r->early_ns && !all_workers_ended(r) &&
+		has_passed(r->l.loss_ns, LAUNCH_PATIENCE_NS))
+		tell_losses(r);
+}
+
+/* ---- the course of a job, and its end ---- */
+
+/* How long to wait for a better cause of a failure. */
+static uint64_t patience_ns(const struct run *r)
+{
+	if (r->server_killed || r->early_ns || r->input_error)
+		return 0;
+	return r->blames_workers ? LAUNCH_LINGER_NS : LAUNCH_PATIENCE_NS;
+}
+
+static int turn_ms(const struct run *r)
+{
+	if (r->l.failed_ns)
+		return launch_ms_left(r->l.failed_ns, patience_ns(r));
+	if (r->early_ns)
+		return launch_ms_left(r->early_ns, LAUNCH_PATIENCE_NS);
+	if (r->l.loss_ns)
+		return launch_ms_left(r->l.loss_ns, LAUNCH_PATIENCE_NS);
+	if (r->l.served_ns && !launch_workers_to_come(&r->l))
+		return launch_ms_left(r->l.served_ns, LAUNCH_LINGER_NS);
+	return -1;
+}
+
+static bool is_over(const struct run *r)
+{
+	if (r->l.sup.signal || all_workers_ended(r))
+		return true;
+	if (r->l.failed_ns)
+		return has_passed(r->l.failed_ns, patience_ns(r));
+	/* workers that hang were lost, and the others have ended */
+	return !launch_workers_to_come(&r->l) &&
+	       has_passed(r->l.served_ns, LAUNCH_LINGER_NS);
+}
+
+static void run(struct run *r)
+{
+	do {
+		launch_turn(&r->l, turn_ms(r));
+		r->l.settled = all_started(r);
+		settle_losses(r);
+	} while (!is_over(r));
+}
+
+/* Ends the workers and what they have left, then the servers, which the workers may need
+ * for their own end. */
+static void end_all(struct run *r, int signal, unsigned grace_ms)
+{
+	unsigned servers = TERN_MIN((unsigned)r->l.opts.servers, r->l.sup.child_count);
+
+	r->ending = true;
+	supervise_end(&r->l.sup, servers, signal, grace_ms);
+	supervise_end(&r->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
+}
+
+static int conclude_interrupted(struct run *r)
+{
+	int signal = r->l.sup.signal;
+	char text[200];
+
+	snprintf(text, sizeof(text), "ended by %s: %u of %llu workers were running",
+		signals_name(signal), launch_running(&r->l, true),
+		(unsigned long long)r->l.opts.workers);
+	/* Programs that clean up at their end do it for one of these two. */
+	end_all(r, signal == SIGINT ? SIGINT : SIGTERM, LAUNCH_LEAVE_MS);
+	return launch_say_end(&r->l, 128 + signal, text);
+}
+
+/* Writes the one cause of the failure. */
+static void name_cause(const struct run *r, char *text, size_t bytes)
+{
+	char how[400];
+
+	if (r->server_killed) {
+		snprintf(text, bytes, "%s", r->dead_server);
+	} else if (r->early_ns) {
+		describe(r, r->early, how, sizeof(how));
+		snprintf(text, bytes,
+			"%s before the steps began, and the others wait for it", how);
+	} else if (*r->cause && (!*r->l.error || r->blames_workers)) {
+		snprintf(text, bytes, "%s", r->cause);
+	} else if (*r->l.error) {
+		snprintf(text, bytes, "%s", r->l.error);
+	} else {
+		snprintf(text, bytes, "%s",
+			*r->dead_server ? r->dead_server
+					: "the servers ended before the workers");
+	}
+}
+
+static int conclude(struct run *r)
+{
+	char text[600];
+
+	if (r->l.sup.signal)
+		return conclude_interrupted(r);
+	end_all(r, SIGTERM, LAUNCH_GRACE_MS);
+	if (!r->succeeded || (r->l.failed_ns && !r->blames_workers)) {
+		name_cause(r, text, sizeof(text));
+		return launch_say_end(
+			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);
+	}
+	tell_losses(r);
+	if (r->l.out.json)
+		report(&r->l.out, "run",
+			json_pack("{ss sI sI}", "event", "done", "workers",
+				(json_int_t)r->l.opts.workers, "succeeded",
+				(json_int_t)r->succeeded));
+	return EXIT_OK;
+}
+
+/* ---- the command line ---- */
+
+/* Checks that the file can be executed. Returns 0 or a negative errno. */
+static int check_file(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return -errno;
+	if (S_ISDIR(st.st_mode))
+		return -EISDIR;
+	return access(path, X_OK) < 0 ? -errno : 0;
+}
+
+/* Looks for the program where execvp() will, before any process is started. */
+static int find_program(const char *name, struct message *error)
+{
+	const char *path = getenv("PATH");
+	char file[PATH_MAX];
+	int r = -ENOENT, here;
+
+	if (strchr(name, '/')) {
+		r = check_file(name);
+		return r ? options_refuse(error, "%.300s: %s", name, strerror(-r)) : 0;
+	}
+	for (const char *p = path ? path : "/bin:/usr/bin"; *name && r; p++) {
+		size_t n = strcspn(p, ":");
+
+		snprintf(file, sizeof(file), "%.*s%s%s", (int)n, p, n ? "/" : "", name);
+		here = check_file(file);
+		r = here == 0 || here == -EACCES ? here : r;
+		p += n;
+		if (!*p)
+			break;
+	}
+	if (r == -EACCES)
+		return options_refuse(error, "%.300s: %s", name, strerror(EACCES));
+	return r ? options_refuse(error, "%.300s: no program of this name in PATH",
+			   *name ? name : "''")
+		 : 0;
+}
+
+/* Reads the options, which end at "--". Returns the index of the program in argv. */
+static int parse(int argc, char **argv, struct run_settings *s, struct message *error)
+{
+	int n = 0;
+
+	while (n < argc && strcmp(argv[n], "--") != 0)
+		n++;
+	/* Without "--", the program that was meant is no option. */
+	if (options_parse(options, n, argv, s, error) &&
+		(n < argc || strncmp(error->text, "--", 2) == 0))
+		return -EINVAL;
+	if (n + 1 < argc)
+		return n + 1;
+	return options_refuse(error,
+		"no program: it stands after --, as in tern run --workers 2 -- python3 "
+		"train.py");
+}
+
+static struct launch_opts launch_opts(const struct run_settings *s)
+{
+	return (struct launch_opts){
+		.settings = &s->launch,
+		.fabric = &s->fabric,
+		.arithmetic = s->arithmetic,
+		.tensor_memory = s->tensor_memory,
+		.log_level = s->log_level,
+		.servers = s->servers,
+		.workers = s->workers,
+		.json = s->json,
+	};
+}
+
+static int check(const struct run_settings *s, const struct launch_opts *opts,
+	const char *program, struct secret *secret, struct message *error)
+{
+	const struct device_choice *device = &s->launch.server_device;
+	int r = fabric_check(&s->fabric, error);
+
+	if (r == 0)
+		r = device_check_arithmetic(s->arithmetic, device, error);
+	if (r == 0)
+		r = device_check_memory(s->tensor_memory, device->cuda, error);
+	if (r == 0)
+		r = find_program(program, error);
+	return r ? r : launch_check(opts, secret, error);
+}
+
+static int run_and_conclude(struct run *r)
+{
+	int code;
+
+	run(r);
+	code = conclude(r);
+	launch_close(&r->l);
+	return code;
+}
+
+static int run_run(int argc, char **argv)
+{
+	struct run_settings s = {0};
+	struct secret secret = {""};
+	struct launch_opts opts;
+	struct message error;
+	struct run *r;
+	int program = parse(argc, argv, &s, &error), code;
+
+	if (program < 0 || log_open("run", s.log_level, &error))
+		return command_refuse(&run_command, "%s", error.text);
+	opts = launch_opts(&s);
+	if (check(&s, &opts, argv[program], &secret, &error))
+		return command_refuse(&run_command, "%s", error.text);
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return command_fail(&run_command, "%s", strerror(ENOMEM));
+	r->program = argv + program;
+	r->l.command = &run_command;
+	r->l.listening = on_listening;
+	r->l.start_worker = start_worker;
+	r->l.unready_max = UINT_MAX;
+	r->l.notes_on_stderr = true;
+	r->l.sup.on_line = on_line;
+	r->l.sup.on_text = on_text;
+	r->l.sup.on_exit = on_exit_of;
+	r->l.sup.on_status = on_status;
+	r->l.sup.arg = r;
+	code = launch_open(&r->l, &opts, &secret);
+	code = code ? command_fail(&run_command, "%s", strerror(-code))
+		    : run_and_conclude(r);
+	free(r);
+	secret_forget(&secret);
+	return code;
+}
+
+const struct command run_command = {
+	.name = "run",
+	.usage = "[options] -- PROGRAM ARGS...",
+	.summary = "start servers, and a program of yours as each of the workers",
+	.options = options,
+	.run = run_run,
+};
