@@ -21,6 +21,8 @@ struct seen {
 	size_t longest;
 	char last[64];  /* last line that a child has written */
 	char ended[96]; /* description of how a child ended */
+	/* what programs have written */
+	char out[100], err[100];
 };
 
 static void on_line(void *arg, struct child *child, const char *line)
@@ -32,6 +34,21 @@ static void on_line(void *arg, struct child *child, const char *line)
 	if (strlen(line) > seen->longest)
 		seen->longest = strlen(line);
 	snprintf(seen->last, sizeof(seen->last), "%s", line);
+}
+
+/* Adds "TEXT|", or "LENGTH|" if the text is long, to what the stream has had. */
+static void on_text(
+	void *arg, struct child *child, int fd, const char *text, size_t bytes)
+{
+	struct seen *s = arg;
+	char *to = fd == STDOUT_FILENO ? s->out : s->err;
+	size_t n = strlen(to);
+
+	assert_true(child->program);
+	if (bytes > 20)
+		snprintf(to + n, sizeof(s->out) - n, "%zu|", bytes);
+	else
+		snprintf(to + n, sizeof(s->out) - n, "%.*s|", (int)bytes, text);
 }
 
 static void on_exit_(void *arg, struct child *child)
@@ -51,6 +68,7 @@ static int setup(void **state)
 	(void)state;
 	memset(&seen, 0, sizeof(seen));
 	sup.on_line = on_line;
+	sup.on_text = on_text;
 	sup.on_exit = on_exit_;
 	sup.arg = &seen;
 	return supervise_init(&sup);
@@ -68,6 +86,15 @@ static void start(const char *name, const char *what)
 	const char *args[] = {what, NULL};
 
 	assert_int_equal(supervise_start(&sup, name, args), 0);
+}
+
+static void start_program(const char *what)
+{
+	char self[] = "/proc/self/exe", word[16];
+	char *argv[] = {self, word, NULL};
+
+	snprintf(word, sizeof(word), "%s", what);
+	assert_int_equal(supervise_start_program(&sup, "worker 0", argv, environ), 0);
 }
 
 static void expect_description(unsigned child, const char *rest)
@@ -271,6 +298,69 @@ static void test_children_die_with_a_killed_supervisor(void **state)
 	close(fds[0]);
 }
 
+/* ---- programs ---- */
+
+static void test_texts_of_a_program_are_told_by_stream(void **state)
+{
+	(void)state;
+	start_program("text");
+	while (!seen.exit_count)
+		supervise_turn(&sup, -1);
+	/* A line of 20,000 bytes comes in pieces; \r and \r\n end a line, too. */
+	assert_string_equal(seen.out, "8192|8192|3616|a|b|c||no end|");
+	assert_string_equal(seen.err, "error|");
+	assert_int_equal(seen.line_count, 0);
+	expect_description(0, "exited with status 0");
+}
+
+static void test_what_a_program_leaves_gets_the_signal(void **state)
+{
+	(void)state;
+	start_program("leaves");
+	while (!seen.exit_count || !*seen.out)
+		supervise_turn(&sup, -1);
+	assert_int_equal(supervise_running(&sup), 0);
+	assert_true(sup.children[0].left);
+	supervise_end(&sup, 0, SIGTERM, 60000);
+	assert_string_equal(seen.out, "here|");
+	assert_int_equal(seen.exit_count, 1);
+	assert_true(kill(-sup.children[0].pid, 0) < 0 && errno == ESRCH);
+}
+
+/* If the supervisor is killed, the children of programs must end, too. */
+static void test_children_of_programs_die_with_a_killed_supervisor(void **state)
+{
+	int fds[2];
+	char byte;
+	pid_t middle;
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	middle = fork();
+	if (middle == 0) {
+		close(fds[0]);
+		start_program("leaves");
+		while (!*seen.out)
+			supervise_turn(&sup, -1);
+		raise(SIGKILL);
+	}
+	close(fds[1]);
+	assert_int_equal(waitpid(middle, NULL, 0), middle);
+	assert_int_equal(read(fds[0], &byte, 1), 0);
+	close(fds[0]);
+}
+
+static void test_end_kills_the_whole_group_of_a_program(void **state)
+{
+	(void)state;
+	start_program("two");
+	while (strlen(seen.out) < strlen("here|here|"))
+		supervise_turn(&sup, -1);
+	supervise_end(&sup, 0, SIGTERM, 50);
+	expect_description(0, "was killed by signal 9 (Killed)");
+	assert_true(kill(-sup.children[0].pid, 0) < 0 && errno == ESRCH);
+}
+
 /* ---- roles of the children ---- */
 
 /* Waits for a blocked SIGTERM, and has no handler: the thread sanitizer delays handlers,
@@ -284,9 +374,29 @@ static int end_slowly(const sigset_t *asked_to_end)
 	return 7;
 }
 
+/* Prints what test_texts_of_a_program_are_told_by_stream() expects. */
+static int print_text(void)
+{
+	for (int i = 0; i < 20000; i++)
+		putchar('x');
+	printf("\na\rb\r\nc\n\nno end");
+	fputs("error\n", stderr);
+	return 0;
+}
+
 static int be(const char *what)
 {
 	sigset_t asked_to_end;
+
+	if (strcmp(what, "text") == 0)
+		return print_text();
+	if (strcmp(what, "leaves") == 0 && fork() > 0)
+		_exit(0);
+	if (strcmp(what, "two") == 0) {
+		signal(SIGTERM, SIG_IGN);
+		if (fork() < 0)
+			return 1;
+	}
 
 	if (strcmp(what, "lines") == 0) {
 		for (int i = 0; i < 100000; i++)
@@ -346,6 +456,15 @@ int main(int argc, char **argv)
 			test_repeated_signals_do_not_cut_an_end_short, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_children_die_with_a_killed_supervisor, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_texts_of_a_program_are_told_by_stream, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_what_a_program_leaves_gets_the_signal, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_children_of_programs_die_with_a_killed_supervisor, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(
+			test_end_kills_the_whole_group_of_a_program, setup, teardown),
 	};
 
 	if (argc > 1)
