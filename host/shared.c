@@ -250,17 +250,19 @@ static int start_thread(struct tern_shared *shared)
 	return 0;
 }
 
-/* Makes the context, with the secret of TERN_SECRET_FILE if the program gives none. */
-static int make_context(struct tern_shared *shared, const struct tern_context_opts *given)
+/* Makes the context, with the secret of a file if the program gives none. */
+static int make_context(struct tern_shared *shared, const struct tern_context_opts *given,
+	const char *secret_file)
 {
 	struct tern_context_opts opts = given ? *given : (struct tern_context_opts){0};
-	const char *named = getenv("TERN_SECRET_FILE");
+	const char *named = secret_file ? secret_file : getenv("TERN_SECRET_FILE");
 	struct secret secret;
 	struct secret_error why;
 	int r = 0;
 
 	if (!opts.secret && named && *named) {
-		r = secret_read_file("TERN_SECRET_FILE", named, &secret, &why);
+		r = secret_read_file(secret_file ? "secret file" : "TERN_SECRET_FILE",
+			named, &secret, &why);
 		if (r < 0)
 			return shared_complain(r, "%s", why.text);
 		opts.secret = secret.text;
@@ -290,7 +292,7 @@ int tern_shared_new_sized(
 	if (r < 0)
 		shared_complain(r, "no domain: %s", tern_status_text(r));
 	else
-		r = make_context(shared, o.context);
+		r = make_context(shared, o.context, o.secret_file);
 	if (r == 0)
 		r = start_thread(shared);
 	if (r < 0) {

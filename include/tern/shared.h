@@ -42,6 +42,9 @@ struct tern_shared_opts {
 	 * names, if that is set. */
 	const struct tern_domain_opts *domain;
 	const struct tern_context_opts *context;
+	/* Path of the file with the secret; NULL: the environment variable has it. Ignored
+	 * if the context's options have a secret. */
+	const char *secret_file;
 };
 
 /* Makes a domain, a context and the thread. opts may be NULL. Errors: those of
