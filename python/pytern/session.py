@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of a training job: Session, its Tensors, and the Slots that it computes.
+
+The C part (native.c) never waits for longer than WAIT_S, so Python handles signals in between: KeyboardInterrupt comes
+out of every call that blocks. Notes of the library are delivered there as well, in the thread that calls.
+"""
+import contextlib
+import errno
+import math
+import multiprocessing.process
+import operator
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import numpy
+from numpy.typing import NDArray
+
+from . import _native
+from ._errors import Error, Timeout
+from .rules import SGD, Init, Optimizer, _number, zeros
+
+WAIT_S = 0.1  # longest wait without a look at signals
+LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
+Floats = NDArray[numpy.float32]
+T = TypeVar("T")
+
+
+def _references(cell: list[Floats]) -> int:
+    return sys.getrefcount(cell[0])
+
+
+# What _references() returns for an array that only its cell refers to. It depends on the version of Python.
+_UNSHARED = _references([numpy.empty(1, numpy.float32)])
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line that a traceback of this exception would have: "ValueError: the reason"."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.splitlines()[-1].replace("\0", " ")[:400] if text else type(error).__name__
+
+
+def _integer(what: str, value: Any, least: int, bits: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected an integer, got {type(value).__name__}") from None
+    if not least <= number < 1 << bits:
+        raise ValueError(f"{what}: expected an integer from {least} to {(1 << bits) - 1}, got {number}")
+    return number
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{what}: expected a string, got {type(value).__name__}")
+    text = os.fspath(value)
+    if not isinstance(text, str) or "\0" in text:
+        raise ValueError(f"{what}: expected a string without NUL characters, got {text!r}")
+    return text
+
+
+def _print(text: str) -> None:
+    print(f"tern: {text}", file=sys.stderr, flush=True)
+
+
+class Tensor:
+    """A parameter of the model, made by Session.tensor(). It is the key for its values: slot[w]."""
+
+    __slots__ = ("_session", "id", "name", "shape", "_warned")
+
+    def __init__(self, session: "Session", number: int, name: str, shape: tuple[int, ...]) -> None:
+        self._session = session
+        self.id = number
+        self.name = name
+        self.shape = shape
+        self._warned = False
+
+    @property
+    def value(self) -> Floats:
+        """A copy of the final values, after the last slot."""
+        values = numpy.empty(self.shape, numpy.float32)
+        self._session._native.param(self.id, values)
+        return values
+
+    def __repr__(self) -> str:
+        return f"<tensor {self.name} {self.shape}>"
+
+    def _convert(self, gradient: Any) -> Floats:
+        """Makes a float32 array of the tensor's shape, in row-major order."""
+        array = numpy.asarray(gradient)
+        if array.shape != self.shape:
+            raise ValueError(f"tensor {self.name}: expected a gradient of shape {self.shape}, got {array.shape}")
+        if not numpy.can_cast(array.dtype, numpy.float32, "same_kind"):
+            raise TypeError(f"tensor {self.name}: expected a gradient of real numbers, got dtype {array.dtype}")
+        if not self._warned:
+            self._warned = True
+            what = (f"is {array.dtype} and is converted to float32" if array.dtype != numpy.float32
+                    else "is not contiguous and is copied")
+            warnings.warn(f"tensor {self.name}: its gradient {what} in each push", stacklevel=4)
+        return numpy.ascontiguousarray(array, numpy.float32).reshape(self.shape)
+
+
+class Slot:
+    """A share of a step's work. `with slot:` ends it: leaving the block normally hands it in, an exception makes this
+    worker leave the job. After that, the slot can no longer be used.
+
+    `step`: the step, counted from 0. `number`: which slot of the step. `seed`: for the random numbers that the gradient
+    depends on. In sync mode the same step and number have the same records and seed, whichever worker computes them.
+    """
+
+    __slots__ = ("_session", "_native", "_turn", "_loss", "_records", "_values", "_ended", "step", "number", "batch",
+                 "seed")
+
+    def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int) -> None:
+        self._session = session
+        self._native = session._native
+        self._turn = turn
+        self._loss: float | None = None
+        self._records: NDArray[numpy.uint64] | None = None
+        self._values: dict[int, Floats] = {}
+        self._ended = False
+        self.step = step
+        self.number = number
+        self.batch = batch
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return f"<slot {self.number} of step {self.step}{', ended' if self._ended else ''}>"
+
+    @property
+    def records(self) -> NDArray[numpy.uint64]:
+        """The numbers of the slot's records. Empty if the job has none."""
+        if self._records is None or self._ended:
+            self._records = numpy.frombuffer(self._native.records(self._turn), numpy.uint64)
+        return self._records
+
+    @property
+    def revoked(self) -> bool:
+        """True if nobody needs this slot's result any more: the job is over, or goes on without this worker. What is
+        pushed has no effect then."""
+        return self._native.revoked(self._turn)
+
+    def __getitem__(self, w: Tensor) -> Floats:
+        """The values of a tensor, as a read-only array. It keeps its values after the slot."""
+        self._check(w)
+        values = self._values.get(w.id)
+        if values is None or self._ended:
+            values = self._values[w.id] = self._session._copy(self._turn, w)
+        return values
+
+    def view(self, w: Tensor) -> Floats:
+        """The values of a tensor in the library's own memory, without a copy. After the end of the slot the array has
+        other values, from some later version or a mixture of several."""
+        self._check(w)
+        return numpy.asarray(self._native.view(self._turn, w.id))
+
+    def push(self, w: Tensor, gradient: Any) -> None:
+        """Hands over the gradient of a tensor: the mean over the slot's records. Takes anything with the buffer
+        protocol or __array__. When it returns, the array can be changed again. Any thread may push."""
+        self._check(w)
+        if not self._native.push(self._turn, w.id, gradient):
+            self._native.push(self._turn, w.id, w._convert(gradient))
+
+    def loss(self, value: Any) -> None:
+        """The mean loss over the slot's records, which progress lines show. Needed before the end of the slot."""
+        try:
+            self._loss = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"loss: expected a number, got {type(value).__name__}") from None
+
+    def _check(self, w: Tensor) -> None:
+        if not isinstance(w, Tensor):
+            raise TypeError(f"expected a tensor that Session.tensor() has returned, got {type(w).__name__}")
+        if w._session is not self._session:
+            raise ValueError(f"tensor {w.name} belongs to another session")
+
+    def __enter__(self) -> "Slot":
+        if self._ended:
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: it can be entered once")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._session._is_elsewhere():
+            return
+        self._ended = True
+        self._values.clear()
+        if error is not None:
+            with contextlib.suppress(Error):  # of a session that is closed or broken: the first error tells more
+                self._native.fail(self._turn, _last_line(error))
+        elif self._loss is None and not self.revoked:
+            self._native.fail(self._turn, "slot.loss() was not called")
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} ended without a loss: call "
+                        "slot.loss(value) before the end of its block")
+        else:
+            self._native.end(self._turn, self._loss or 0.0)
+
+
+class Session:
+    """One worker of a training job. Use it as `with Session(...) as s:`.
+
+    Declare the tensors, then loop over slots(): that starts the session. At the end of the block the worker waits for
+    the end of the job; after an exception it leaves the job, and the others go on.
+    """
+
+    def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
+                 mode: Literal["sync", "async"] = "sync", slots: int = 0, seed: int = 1, clip_norm: float = 0.0,
+                 arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
+                 workers: int | None = None, index: int | None = None,
+                 secret_file: "str | os.PathLike[str] | None" = None,
+                 note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
+        if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+            raise RuntimeError(
+                "a process that multiprocessing has spawned imports the main script again, and the script opens a "
+                'session at its top level: put what opens the session under `if __name__ == "__main__":`')
+        if mode not in ("sync", "async"):
+            raise ValueError(f"mode: expected 'sync' or 'async', got {mode!r}")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer: expected one such as Adam(lr=1e-3), got {type(optimizer).__name__}")
+        if note is not None and not callable(note):
+            raise TypeError(f"note: expected a function of one string, got {type(note).__name__}")
+        if (workers is None) != (index is None):
+            raise ValueError("workers, index: expected both or neither")
+        if _number("clip_norm", clip_norm) < 0:
+            raise ValueError(f"clip_norm: expected 0 (none) or more, got {clip_norm}")
+        if timeout is not None and _number("timeout", timeout) < 0:
+            raise ValueError(f"timeout: expected a number of seconds, got {timeout}")
+        rule = optimizer.settings()
+        self._job = (
+            0 if workers is None else _integer("workers", workers, 1, 32), _integer("index", index or 0, 0, 32),
+            int(mode == "async"), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
+            _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
+            _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
+            optimizer.name, *(float(rule.get(key, 0)) for key in (
+                "lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "initial_accumulator")))
+        self._note = note or _print
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._started = False
+        self._complete = False  # all steps are done
+        self._is_finisher: bool | None = None  # None: not asked
+        self._finished = False
+        self._slot: Slot | None = None  # the one that slots() returned last
+        # One array of each tensor for slot[w], in a list of its own: see _copy().
+        self._cells: dict[int, list[Floats]] = {}
+        with _arguments():
+            self._native = _native.Session(None if join is None else _text("join", join),
+                                           None if secret_file is None else _text("secret_file", secret_file))
+
+    # ---- before the start ----
+
+    def tensor(self, name: str, shape: int | tuple[int, ...], init: Init | None = None) -> Tensor:
+        """Declares a tensor of float32, before the first call of slots(). Without `init` its values begin with 0."""
+        name = _text("the name of a tensor", name)
+        if init is not None and not isinstance(init, Init):
+            raise TypeError(f"tensor {name}: init: expected one such as uniform(0.1), got {type(init).__name__}")
+        try:
+            dims = tuple(operator.index(dim) for dim in ((shape,) if hasattr(shape, "__index__") else shape))
+        except TypeError:
+            raise TypeError(f"tensor {name}: shape: expected integers, got {shape!r}") from None
+        if any(dim < 1 for dim in dims) or math.prod(dims) >= 1 << 60 or len(dims) > 8:
+            raise ValueError(f"tensor {name}: shape: expected at most 8 dimensions of 1 or more, got {dims}")
+        kind = init or zeros()
+        with _arguments():
+            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b)
+        return Tensor(self, number, name, dims)
+
+    # ---- the slots ----
+
+    def slots(self) -> Iterator[Slot]:
+        """The slots of this worker, until all steps are done. The first call joins the job."""
+        if not self._started:
+            with _arguments():
+                self._native.start(*self._job)
+            self._started = True
+        return self._slots()
+
+    def _slots(self) -> Iterator[Slot]:
+        while not self._complete:
+            before = self._slot
+            if before is not None and not before._ended:
+                raise Error(-errno.EBUSY, f"slot {before.number} of step {before.step} was not ended: compute each "
+                            "slot inside `with slot:`")
+            found = self._wait(self._native.next)
+            if found is False:
+                self._complete = True
+                return
+            self._slot = Slot(self, *found)
+            yield self._slot
+
+    def _copy(self, turn: int, w: Tensor) -> Floats:
+        """Copies the values of a tensor. The memory of an earlier copy is used again only if nobody refers to it: an
+        array that the program still has, or a view of it, keeps its values."""
+        cell = self._cells.setdefault(w.id, [])
+        again = bool(cell) and _references(cell) == _UNSHARED
+        memory = cell[0] if again else numpy.empty(w.shape, numpy.float32)
+        cell[:] = [memory]
+        self._native.read(turn, w.id, memory)
+        values = memory.view()
+        values.flags.writeable = False
+        return values
+
+    # ---- the end ----
+
+    def finisher(self) -> bool:
+        """After the last slot: True for exactly one live worker, which saves the results. If it is lost before it leaves
+        the session's block, another worker takes its place. Waits until it is known."""
+        if not self._complete:
+            raise Error(-errno.EINVAL, "finisher() has an answer after the last slot: the loop over slots() has not "
+                        "come to its end")
+        if self._is_finisher is None:
+            self._is_finisher = self._wait(self._native.finisher)
+        return self._is_finisher
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[bool]:
+        """`with s.finishing() as mine:`, where `mine` is what finisher() returns. The end of the block ends the job. If
+        it raises, another worker becomes the finisher."""
+        mine = self.finisher()
+        try:
+            yield mine
+        except BaseException as error:
+            self._finish(_last_line(error))
+            raise
+        self._finish(None)
+
+    def _finish(self, text: str | None) -> None:
+        if self._is_finisher and not self._finished:
+            self._finished = True
+            self._native.finished(text)
+
+    def goes_on(self) -> None:
+        """The finisher is alive. A finisher that takes long calls this every few seconds, since the servers take a
+        silent finisher for one that hangs (tern server --worker-timeout)."""
+        self._native.goes_on()
+
+    def describe(self) -> str:
+        """What the session does or waits for, in one line."""
+        return self._native.describe()
+
+    def close(self) -> None:
+        """Leaves the job, if it is not over for this worker, and frees the session. `with` does this, too."""
+        self._abandon("the session was closed")
+        self._native.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            if error is not None:
+                self._abandon(_last_line(error))
+            elif not self._is_elsewhere():
+                self._end()
+        except BaseException as late:
+            self._abandon(_last_line(late))
+            raise
+        finally:
+            self._native.close()
+
+    def _end(self) -> None:
+        """Waits for the end of the job, or leaves it if the program does not want the rest of its slots."""
+        if not self._started:
+            return
+        if not self._complete:
+            self._abandon("the program has left its loop")
+            return
+        if self._is_finisher is None:
+            self.finisher()
+        self._finish(None)
+        self._wait(self._native.ended)
+
+    def _abandon(self, reason: str) -> None:
+        """Leaves the job in order. Errors have nobody to go to: an exception is on its way, or close() was called."""
+        if self._is_elsewhere() or not self._started:
+            return
+        with contextlib.suppress(Error):
+            if self._slot is not None and not self._slot._ended:
+                self._slot._ended = True
+                self._native.fail(self._slot._turn, reason)
+            self._finish(reason)
+            self._native.leave(reason)
+            self._wait(self._native.ended, LEAVE_S)
+
+    # ---- waiting ----
+
+    def _is_elsewhere(self) -> bool:
+        """True in a forked child, which must not use the session."""
+        return os.getpid() != self._pid
+
+    def _wait(self, call: Callable[[float], T | None], limit_s: float | None = None) -> T:
+        """Calls call(seconds) until it returns an answer."""
+        limit_s = self._timeout if limit_s is None else limit_s
+        deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                answer = call(max(0.0, min(WAIT_S, left)))
+            finally:
+                self._deliver()
+            if answer is not None:
+                return answer
+            if left <= 0:
+                raise Timeout(-errno.ETIMEDOUT, f"no answer within {limit_s} s: {self._native.describe()}")
+
+    def _deliver(self) -> None:
+        """Passes the library's notes on. A note that cannot be delivered is no reason to end the training."""
+        for text in self._native.notes():
+            try:
+                self._note(text)
+            except Exception:
+                with contextlib.suppress(Exception):
+                    traceback.print_exc()
+
+
+@contextlib.contextmanager
+def _arguments() -> Iterator[None]:
+    """Makes a ValueError of the library's complaint about an argument."""
+    try:
+        yield
+    except Error as error:
+        if error.errno == errno.EINVAL:
+            raise ValueError(error.text) from None
+        raise
