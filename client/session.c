@@ -317,6 +317,10 @@ static int lay_out(struct tern_session *s)
 		qsort(s->job.params, count, sizeof(*s->job.params), by_name);
 	for (uint32_t i = 0; i < count; i++)
 		s->params_of[s->job.params[i].first] = i;
+	for (uint32_t i = 1; i < count; i++)
+		if (strcmp(s->job.params[i - 1].name, s->job.params[i].name) == 0)
+			return complain(s, -EINVAL, "two tensors have the name %s",
+				s->job.params[i].name);
 	return 0;
 }
 
@@ -441,9 +445,11 @@ uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j)
 	return tern_work_record(slot->work, j);
 }
 
+/* NULL: there is no such tensor, or the session has not started. */
 static const struct tern_param *param_of(const struct tern_session *s, uint32_t id)
 {
-	return id < s->job.param_count ? &s->job.params[s->params_of[id]] : NULL;
+	return s->params_of && id < s->job.param_count ? &s->job.params[s->params_of[id]]
+						       : NULL;
 }
 
 const float *tern_slot_param(const struct tern_slot *slot, uint32_t id)
