@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python package says of wrong arguments, and that no misuse ends the interpreter. No server runs.
+
+usage: arguments.py
+"""
+import errno
+import gc
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytern as tern
+from pytern import _native
+
+from jobs import SCRATCH, TOP, tap
+
+NOBODY = "tcp://127.0.0.1:1"  # where no server listens
+for name in ("TERN_JOIN", "TERN_WORKERS", "TERN_INDEX", "TERN_SECRET_FILE"):
+    os.environ.pop(name, None)
+
+
+def refused(kind, sentence, call, *arguments, **options):
+    """The call must raise an exception of exactly this class, with this sentence."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        assert type(error) is kind and str(error) == sentence, f"{type(error).__name__}: {error}"
+        return error
+    raise AssertionError(f"nothing was raised, expected {kind.__name__}: {sentence}")
+
+
+def session(**options):
+    return tern.Session(**{"join": NOBODY, "steps": 10, "workers": 1, "index": 0, **options})
+
+
+def sessions_say_which_argument_is_wrong():
+    for kind, sentence, options in (
+            (ValueError, "mode: expected 'sync' or 'async', got 'fast'", {"mode": "fast"}),
+            (ValueError, "steps: expected an integer from 1 to 18446744073709551615, got 0", {"steps": 0}),
+            (TypeError, "steps: expected an integer, got float", {"steps": 1.5}),
+            (ValueError, "slots: expected an integer from 0 to 4294967295, got -1", {"slots": -1}),
+            (ValueError, f"batch: expected an integer from 1 to 4294967295, got {1 << 70}", {"batch": 1 << 70}),
+            (ValueError, f"data: expected an integer from 0 to 18446744073709551615, got {1 << 64}", {"data": 1 << 64}),
+            (TypeError, "optimizer: expected one such as Adam(lr=1e-3), got str", {"optimizer": "adam"}),
+            (TypeError, "arithmetic: expected a string, got int", {"arithmetic": 1}),
+            (ValueError, "arithmetic: expected a string without NUL characters, got 'a\\x00'", {"arithmetic": "a\0"}),
+            (TypeError, "note: expected a function of one string, got int", {"note": 3}),
+            (ValueError, "clip_norm: expected 0 (none) or more, got -1", {"clip_norm": -1}),
+            (ValueError, "clip_norm: expected a finite number, got nan", {"clip_norm": float("nan")}),
+            (ValueError, "timeout: expected a number of seconds, got -1", {"timeout": -1}),
+            (ValueError, "workers, index: expected both or neither", {"index": None}),
+            (ValueError, "join nowhere: expected HOST:PORT of each server, with commas between them", None),
+            (ValueError, "secret file /none: No such file or directory", {"secret_file": "/none"})):
+        if options is not None:
+            refused(kind, sentence, session, **options)
+
+
+def what_the_environment_lacks_is_told():
+    refused(ValueError, "no address of a server: give `join`, or set TERN_JOIN, or start the program with `tern run`",
+            session, join=None)
+    with session(workers=None, index=None) as s:
+        s.tensor("w", 3)
+        refused(ValueError, "the number of workers is not known: give `workers` and `index`, or set TERN_WORKERS and "
+                "TERN_INDEX, or start the program with `tern run --workers N`", s.slots)
+
+
+def tensors_say_what_is_wrong():
+    with session() as s:
+        for kind, sentence, arguments in (
+                (ValueError, "tensor a: shape: expected at most 8 dimensions of 1 or more, got (3, 0)", ("a", (3, 0))),
+                (ValueError, f"tensor a: shape: expected at most 8 dimensions of 1 or more, got {(1,) * 9}",
+                 ("a", (1,) * 9)),
+                (ValueError, "tensor a: shape: expected at most 8 dimensions of 1 or more, got "
+                 f"{(1 << 40, 1 << 40)}", ("a", (1 << 40, 1 << 40))),
+                (TypeError, "tensor a: shape: expected integers, got 1.5", ("a", 1.5)),
+                (TypeError, "tensor a: shape: expected integers, got (2, '3')", ("a", (2, "3"))),
+                (TypeError, "tensor a: init: expected one such as uniform(0.1), got float", ("a", 3, 0.1)),
+                (TypeError, "the name of a tensor: expected a string, got int", (3, 3)),
+                (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got none", ("", 3)),
+                (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got more", ("a" * 256, 3))):
+            refused(kind, sentence, s.tensor, *arguments)
+        assert [s.tensor(f"t{i}", numpy.int64(i + 1)).id for i in range(40)] == list(range(40))
+
+
+def jobs_that_cannot_be_are_refused_at_the_start():
+    with session() as s:
+        s.tensor("a", 3)
+        s.tensor("a", 4)
+        refused(ValueError, "two tensors have the name a", s.slots)
+    with session(index=1) as s:
+        s.tensor("a", 3)
+        refused(ValueError, "index 1 of 1 workers: expected an index from 0 to the number of workers less one", s.slots)
+
+
+def optimizers_and_initial_values_are_checked():
+    refused(ValueError, "Adam: lr: expected more than 0, got 0", tern.Adam, lr=0)
+    refused(ValueError, "Momentum: momentum: expected more than 0, got 0", tern.Momentum, momentum=0)
+    refused(ValueError, "SGD: weight_decay: expected 0 or more, got -1", tern.SGD, weight_decay=-1)
+    refused(TypeError, "SGD: lr: expected a number, got str", tern.SGD, lr="fast")
+    refused(ValueError, "uniform: expected a range, got 2.0 to 1.0", tern.uniform, 2, 1)
+    refused(ValueError, "normal: expected a standard deviation of 0 or more, got -1", tern.normal, -1)
+    assert tern.uniform(0.5) == tern.uniform(-0.5, 0.5)
+    assert (tern.normal(2, 1).a, tern.normal(2, 1).b) == (1, 2)
+
+
+def defaults_of_optimizers_are_those_of_the_library():
+    text = (TOP / "kernels" / "optimizer.c").read_text()
+    text = text[text.index("table[] = {"):text.index("};")]
+    rows = {row.split('"')[0]: dict(re.findall(r"\.(\w+) = ([\d.e-]+)f", row)) for row in text.split('{"')}
+    for cls in tern.Optimizer.__subclasses__():
+        of_c = {key: float(value) for key, value in rows[cls.name].items()}
+        ours = {key: value for key, value in cls().settings().items() if value}
+        assert ours == of_c, (cls, ours, of_c)
+
+
+def errors_have_a_status_and_can_be_pickled():
+    error = pickle.loads(pickle.dumps(tern.Error(-errno.EPROTO, "so")))
+    assert (str(error), error.status, error.errno) == ("so", -errno.EPROTO, errno.EPROTO)
+    assert isinstance(tern.Timeout(-errno.ETIMEDOUT, "late"), TimeoutError)
+    assert str(tern.Timeout(-errno.ETIMEDOUT, "late")) == "late"
+
+
+def a_timeout_says_what_the_session_waits_for():
+    with session(timeout=0.2) as s:
+        s.tensor("w", 3)
+        for _ in range(2):  # the session can still be used
+            try:
+                next(s.slots())
+                raise AssertionError("a slot without a server")
+            except tern.Timeout as error:
+                assert str(error).startswith("no answer within 0.2 s: ") and len(str(error)) > 30, error
+        s._timeout = None
+
+
+def ctrl_c_comes_out_of_a_call_that_waits():
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with session() as s:
+            s.tensor("w", 3)
+            next(s.slots())
+        raise AssertionError("no KeyboardInterrupt")
+    except KeyboardInterrupt:
+        pass
+
+
+def closed_sessions_raise():
+    s = session()
+    w = s.tensor("w", 3)
+    s.close()
+    s.close()
+    for call in (s.slots, s.describe, lambda: w.value, lambda: s.tensor("v", 3), s.goes_on):
+        assert refused(tern.Error, "the session is closed", call).errno == errno.EBADF
+
+
+def another_thread_can_close_a_session_that_waits():
+    s = session()
+    s.tensor("w", 3)
+    slots = s.slots()
+    s._started = False  # close() does not wait for the end of a job that has no server
+    threading.Timer(0.3, s.close).start()
+    refused(tern.Error, "the session is closed", next, slots)
+
+
+def sessions_that_nobody_closes_are_collected():
+    for _ in range(3):
+        s = session()
+        s.myself = s
+        w = s.tensor("w", 3)
+        s.slots()
+        del s
+        gc.collect()
+        del w
+        gc.collect()
+
+
+def the_c_part_survives_what_no_program_should_say():
+    native = _native.Session(NOBODY, None)
+    native.tensor("w", (3,), 0, 0.0, 0.0)
+    assert native.push.__name__ == "push"
+    for call, kind in (
+            (lambda: native.tensor("a", (1 << 62, 8), 0, 0.0, 0.0), ValueError),
+            (lambda: native.tensor("a", (-1,), 0, 0.0, 0.0), ValueError),
+            (lambda: native.tensor("a", ("3",), 0, 0.0, 0.0), TypeError),
+            (lambda: native.push(0, 0, numpy.zeros(3, numpy.float32)), tern.Error),
+            (lambda: native.push(-1, 0, 0), OverflowError),
+            (lambda: native.push(0), TypeError),
+            (lambda: native.push("0", 0, 0), TypeError),
+            (lambda: native.view(0, 1 << 31), tern.Error),
+            (lambda: native.read(1, 0, bytearray(12)), tern.Error),
+            (lambda: native.param(7, bytearray(12)), IndexError),
+            (lambda: native.param(0, bytearray(12)), tern.Error),
+            (lambda: native.end(0, 0.0), tern.Error),
+            (lambda: native.fail(3, "x"), tern.Error),
+            (lambda: native.next("soon"), TypeError),
+            (lambda: native.next(0.0), tern.Error),
+            (lambda: _native.Session(), TypeError),
+            (lambda: type(native.notes).__new__(type(native.notes)), TypeError),
+            (lambda: _native.Session("a\0b", None), ValueError)):
+        try:
+            call()
+        except kind:
+            continue
+        raise AssertionError(kind)
+
+
+def notes_that_cannot_be_printed_do_not_end_the_training():
+    said = []
+
+    def note(text):
+        said.append(text)
+        raise OSError("no terminal")
+
+    with session(note=note, timeout=0.1) as s:
+        s._native = type("Notes", (), {"notes": lambda self: ["one", "two"], "next": lambda self, seconds: False,
+                                       "start": lambda self, *job: None, "close": lambda self: None,
+                                       "finisher": lambda self, seconds: False, "ended": lambda self, seconds: True})()
+        assert list(s.slots()) == []
+    assert said[:2] == ["one", "two"], said
+
+
+def digests_differ_if_the_data_differs():
+    array = numpy.arange(6, dtype=numpy.float32)
+    digests = {tern.digest(array), tern.digest(array.reshape(2, 3)), tern.digest(array.astype(float)),
+               tern.digest(array[::-1]), tern.digest("a", "b"), tern.digest("ab"), tern.digest(b"ab", array)}
+    assert len(digests) == 7 and all(0 < d < 1 << 64 for d in digests)
+    assert tern.digest(array[::2]) == tern.digest(array[::2].copy())
+    refused(TypeError, "digest: expected arrays of numbers, bytes or strings, got object", tern.digest, object())
+
+
+def secret_files_are_checked():
+    path = SCRATCH / "secret"
+    path.write_text("0123456789abcdef0123\n")
+    path.chmod(0o644)
+    refused(ValueError, f"secret file {path}: other users can read or change it (mode 0644), must be 0600", session,
+            secret_file=path)
+    path.chmod(0o600)
+    session(secret_file=path).close()
+
+
+def a_child_says_nothing_of_its_parents_session():
+    done = subprocess.run([sys.executable, "-c", "import os, pytern\n"
+                           f"s = pytern.Session('{NOBODY}', steps=3)\n"
+                           "if os.fork() == 0:\n"
+                           "    del s\n"
+                           "    raise SystemExit(0)\n"
+                           "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))"], capture_output=True, text=True,
+                          timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+
+
+tap.run([
+    sessions_say_which_argument_is_wrong,
+    what_the_environment_lacks_is_told,
+    tensors_say_what_is_wrong,
+    jobs_that_cannot_be_are_refused_at_the_start,
+    optimizers_and_initial_values_are_checked,
+    defaults_of_optimizers_are_those_of_the_library,
+    errors_have_a_status_and_can_be_pickled,
+    a_timeout_says_what_the_session_waits_for,
+    ctrl_c_comes_out_of_a_call_that_waits,
+    closed_sessions_raise,
+    another_thread_can_close_a_session_that_waits,
+    sessions_that_nobody_closes_are_collected,
+    the_c_part_survives_what_no_program_should_say,
+    notes_that_cannot_be_printed_do_not_end_the_training,
+    digests_differ_if_the_data_differs,
+    secret_files_are_checked,
+    a_child_says_nothing_of_its_parents_session,
+])

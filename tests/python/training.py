@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose workers are Python programs: what they compute, and what becomes of workers that are lost.
+
+usage: training.py TERN
+"""
+import functools
+import random
+import signal
+import sys
+import time
+
+from jobs import HERE, LIMIT_S, SCRATCH, TOP, Job, tap
+
+EXAMPLE, WORKER = TOP / "docs" / "examples" / "logistic.py", HERE / "worker.py"
+SENTENCE_OF_FORK = "Error: a shared context cannot be used by a child of the process that made it"
+
+
+def run_example(name, workers, servers, fabric):
+    """Trains the example, and returns the bytes of its result."""
+    out = SCRATCH / f"{name}.npz"
+    with Job(workers, servers, fabric) as job:
+        for i in range(workers):
+            job.worker(i, EXAMPLE, out)
+        job.end()
+        said = [line for w in job.workers.values() for line in w.lines if line and line.startswith("accuracy")]
+    assert len(said) == 1 and float(said[0].split()[1]) > 0.9, said
+    return out.read_bytes()
+
+
+def bytes_are_the_same_for_any_number_of_workers_and_servers():
+    first = run_example("first", 1, 1, "tcp")
+    for workers, servers, fabric in ((2, 1, "tcp"), (3, 2, "tcp"), (1, 1, "auto"), (3, 2, "auto")):
+        assert run_example(f"{workers}{servers}{fabric}", workers, servers, fabric) == first, (workers, servers, fabric)
+
+
+def result(name, *acts, fabric="tcp", codes=(), options=()):
+    """Trains tests/python/worker.py with a worker for each of `acts`. Returns the bytes of the result, and the
+    processes of the workers. `codes`: exit codes, if not all are 0."""
+    out = SCRATCH / f"{name}.npy"
+    with Job(len(acts), 1, fabric, *options) as job:
+        for i, act in enumerate(acts):
+            job.worker(i, WORKER, out, *act)
+        for i, process in job.workers.items():
+            process.end(codes[i] if codes else 0)
+        job.servers[0].end()
+        return out.read_bytes(), job.workers
+
+
+@functools.cache
+def undisturbed():
+    return result("undisturbed", ["plain"])[0]
+
+
+def count_finishers(workers):
+    return [line for w in workers.values() for line in w.lines].count("finisher")
+
+
+def exactly_one_worker_is_the_finisher():
+    got, workers = result("one", ["plain"], ["plain"], ["plain"])
+    assert got == undisturbed()
+    assert count_finishers(workers) == 1
+
+
+def a_worker_that_does_not_ask_for_the_finisher_ends_with_the_job():
+    with Job(2) as job:
+        job.worker(0, WORKER, SCRATCH / "none", "ask nothing")
+        job.worker(1, WORKER, SCRATCH / "none", "ask nothing")
+        job.end()
+
+
+def a_worker_that_is_killed_is_replaced():
+    step = random.randrange(55)
+    print(f"# killed at step {step}")
+    for fabric in ("tcp", "auto"):
+        got, _ = result("killed", ["plain"], ["kill", step], fabric=fabric, codes=(0, -signal.SIGKILL))
+        assert got == undisturbed()
+
+
+def a_worker_that_raises_leaves_and_the_others_hear_why():
+    got, workers = result("raised", ["plain"], ["raise", 20], ["plain"], codes=(0, 1, 0))
+    assert got == undisturbed()
+    assert workers[1].error().endswith("ValueError: no luck\ntoday"), workers[1].said()
+    notes = [line for line in workers[0].lines if line and line.startswith("note ")]
+    assert any("today" in note for note in notes), notes
+
+
+def the_only_worker_that_raises_ends_the_job():
+    with Job(1) as job:
+        job.worker(0, WORKER, SCRATCH / "none", "raise", 5).end(1)
+        job.servers[0].end(1)
+
+
+def a_slot_without_a_loss_is_an_error_that_says_so():
+    _, workers = result("silent", ["plain"], ["silent"], codes=(0, 1))
+    assert "ended without a loss: call slot.loss(value)" in workers[1].error(), workers[1].said()
+
+
+def first_to_end(processes):
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        for process in processes:
+            if process.process.poll() is not None:
+                return process
+        time.sleep(0.01)
+    raise AssertionError("no process ends")
+
+
+def interrupt(job, process):
+    process.process.send_signal(signal.SIGINT)
+    process.end(-signal.SIGINT)
+    assert "KeyboardInterrupt" in process.error(), process.said()
+
+
+def ctrl_c_ends_a_worker_that_computes():
+    out = SCRATCH / "interrupted.npy"
+    with Job(2) as job:
+        job.worker(0, WORKER, out, "plain")
+        job.worker(1, WORKER, out, "interrupt", 10).wait_line(lambda line: line == "computing")
+        interrupt(job, job.workers[1])
+        del job.workers[1]
+        job.end()
+    assert out.read_bytes() == undisturbed()
+
+
+def ctrl_c_ends_a_worker_that_waits_for_a_slot():
+    """The job has a second worker, which never comes."""
+    with Job(2) as job:
+        process = job.worker(0, "-c", "import pytern, sys\n"
+                             "with pytern.Session(steps=9) as s:\n"
+                             "    s.tensor('w', 3)\n"
+                             "    slots = s.slots()\n"
+                             "    print('waiting', flush=True)\n"
+                             "    next(slots)")
+        process.wait_line(lambda line: line == "waiting")
+        interrupt(job, process)
+
+
+def gradients_of_other_types_are_converted_with_one_warning():
+    got, workers = result("float64", ["float64"], ["plain"])
+    assert got == undisturbed()
+    warnings = [line.partition("Warning: ")[2] for line in workers[0].errors if line and "Warning" in line]
+    assert warnings == ["tensor w: its gradient is float64 and is converted to float32 in each push",
+                        "tensor b: its gradient is not contiguous and is copied in each push"], warnings
+    assert not workers[1].error(), workers[1].error()
+
+
+def threads_may_push():
+    assert result("threads", ["threads"], ["threads"])[0] == undisturbed()
+
+
+def a_forked_child_is_refused_and_its_destructors_say_nothing():
+    got, workers = result("forked", ["plain"], ["fork", 30])
+    assert got == undisturbed()
+    told = [line for line in workers[1].lines if line and "child" in line]
+    assert told == [SENTENCE_OF_FORK] * 7, "\n".join(map(str, workers[1].lines))
+    assert not workers[1].error(), workers[1].error()
+
+
+def a_spawned_child_that_opens_a_session_again_is_refused():
+    program = SCRATCH / "spawns.py"
+    program.write_text("import multiprocessing, pytern\n"
+                       "def nothing(): pass\n"
+                       "with pytern.Session(steps=3) as s:\n"
+                       "    w = s.tensor('w', 3)\n"
+                       "    for slot in s.slots():\n"
+                       "        with slot:\n"
+                       "            slot.loss(0)\n"
+                       "            if slot.step == 1:\n"
+                       "                child = multiprocessing.get_context('spawn').Process(target=nothing)\n"
+                       "                child.start()\n"
+                       "                child.join()\n"
+                       "                print('child', child.exitcode)\n")
+    with Job(1) as job:
+        job.worker(0, program)
+        job.end()
+        assert "child 1" in job.workers[0].lines, job.workers[0].said()
+        assert 'put what opens the session under `if __name__ == "__main__":`' in job.workers[0].error()
+
+
+def another_worker_finishes_if_the_finisher_is_killed():
+    out = SCRATCH / "finisher.npy"
+    with Job(2) as job:
+        first = job.worker(0, WORKER, out, "finish slowly")
+        job.worker(1, WORKER, out, "plain")
+        first.wait_line(lambda line: line == "finisher")
+        assert not out.exists()
+        first.process.kill()
+        job.workers.pop(0).end(-signal.SIGKILL)
+        job.end()
+    assert out.read_bytes() == undisturbed()
+
+
+def another_worker_finishes_if_the_finisher_raises():
+    got, workers = result("disk", ["finish badly"], ["plain"], codes=(1, 0))
+    assert got == undisturbed()
+    assert workers[0].error().endswith("OSError: the disk is full")
+    assert count_finishers(workers) == 2
+
+
+def mistakes_are_told_in_a_sentence():
+    _, workers = result("mistakes", ["plain"], ["mistakes", 3])
+    told = [line for line in workers[1].lines if line and not line.startswith(("step", "note"))]
+    assert told == [
+        "ValueError: tensor w: expected a gradient of shape (30, 10), got (3, 4)",
+        "TypeError: tensor w: expected a gradient of real numbers, got dtype complex128",
+        "TypeError: expected a tensor that Session.tensor() has returned, got str",
+        "ValueError: tensor w: expected a gradient of shape (30, 10), got ()",
+        "TypeError: loss: expected a number, got str",
+        "Error: finisher() has an answer after the last slot: the loop over slots() has not come to its end",
+        "Error: a tensor cannot be declared after the session has started",
+        "Error: slot 1 of step 3 was not ended: compute each slot inside `with slot:`",
+        "ValueError: assignment destination is read-only",
+        "ValueError: assignment destination is read-only",
+        "Error: tensor b was pushed before in this slot"], "\n".join(told)
+
+
+def a_slot_that_has_ended_raises():
+    _, workers = result("ended", ["plain"])
+    told = [line for line in workers[0].lines if line and line.startswith("Error")]
+    assert told == ["Error: the slot has ended: its parameters and records are only there inside its `with` block",
+                    "Error: the session is closed"], told
+
+
+def a_loss_that_is_no_number_ends_the_job():
+    with Job(1) as job:
+        process = job.worker(0, WORKER, SCRATCH / "none", "nan", 5).end(1)
+        assert "no longer a number" in process.error().splitlines()[-1], process.said()
+
+
+def a_worker_that_stood_still_hears_that_its_slot_is_revoked():
+    out = SCRATCH / "stood.npy"
+    with Job(2, 1, "tcp", "--worker-timeout", "1") as job:
+        job.worker(0, WORKER, out, "plain")
+        job.worker(1, WORKER, out, "stand", 10)
+        job.end()
+        assert "revoked" in job.workers[1].lines, job.workers[1].said()
+    assert out.read_bytes() == undisturbed()
+
+
+def a_session_can_be_closed_by_another_thread():
+    got, workers = result("closed", ["plain"], ["close", 10])
+    assert got == undisturbed()
+    assert "Error: the session is closed" in workers[1].lines, workers[1].said()
+
+
+def workers_that_describe_other_jobs_are_refused():
+    """The servers take the job of the worker that comes first, and refuse the second one."""
+    with Job(2) as job:
+        for i in range(2):
+            job.worker(i, "-c", "import pytern\n"
+                       f"with pytern.Session(steps=9 + {i}) as s:\n"
+                       "    s.tensor('w', 3)\n"
+                       "    next(s.slots())")
+        refused = first_to_end(job.workers.values()).end(1)
+    assert refused.error().splitlines()[-1].startswith("pytern.Error: "), refused.said()
+    assert "steps" in refused.error().splitlines()[-1], refused.said()
+
+
+CASES = [
+    bytes_are_the_same_for_any_number_of_workers_and_servers,
+    exactly_one_worker_is_the_finisher,
+    a_worker_that_does_not_ask_for_the_finisher_ends_with_the_job,
+    a_worker_that_is_killed_is_replaced,
+    a_worker_that_raises_leaves_and_the_others_hear_why,
+    the_only_worker_that_raises_ends_the_job,
+    a_slot_without_a_loss_is_an_error_that_says_so,
+    ctrl_c_ends_a_worker_that_computes,
+    ctrl_c_ends_a_worker_that_waits_for_a_slot,
+    gradients_of_other_types_are_converted_with_one_warning,
+    threads_may_push,
+    a_forked_child_is_refused_and_its_destructors_say_nothing,
+    a_spawned_child_that_opens_a_session_again_is_refused,
+    another_worker_finishes_if_the_finisher_is_killed,
+    another_worker_finishes_if_the_finisher_raises,
+    mistakes_are_told_in_a_sentence,
+    a_slot_that_has_ended_raises,
+    a_loss_that_is_no_number_ends_the_job,
+    a_worker_that_stood_still_hears_that_its_slot_is_revoked,
+    a_session_can_be_closed_by_another_thread,
+    workers_that_describe_other_jobs_are_refused,
+]
+tap.run([case for case in CASES if len(sys.argv) < 3 or case.__name__ in sys.argv[2:]])
