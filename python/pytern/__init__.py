@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with Tern's parameter servers from Python: `with Session(...) as s:`, and Session says the rest."""
+"""Training with Tern's parameter servers from Python: docs/train-your-own.md has a program."""
 from . import _native
 from ._errors import Error, Timeout
 from .rules import (SGD, Adagrad, Adam, Init, Momentum, Optimizer, constant, digest, normal, uniform, zeros)
@@ -8,3 +8,6 @@ from .session import Session, Slot, Tensor
 __version__: str = _native.version
 __all__ = ["SGD", "Adagrad", "Adam", "Error", "Init", "Momentum", "Optimizer", "Session", "Slot", "Tensor", "Timeout",
            "constant", "digest", "normal", "uniform", "zeros"]
+
+for _name in __all__:  # tracebacks and help() name what programs write: pytern.Error
+    globals()[_name].__module__ = __name__
