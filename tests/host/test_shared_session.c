@@ -338,7 +338,6 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 
 static void test_a_session_without_servers_ends(void **state)
 {
-	const struct tern_domain_opts *none = NULL;
 	const struct tern_context_opts quick = {.connect_ns = 100 * TERN_NS_PER_MS};
 	const struct tern_job_opts job = {.workers = 1, .steps = 1};
 	struct tern_shared *shared;
@@ -348,7 +347,8 @@ static void test_a_session_without_servers_ends(void **state)
 
 	(void)state;
 	assert_int_equal(
-		tern_shared_new(&(struct tern_shared_opts){none, &quick}, &shared), 0);
+		tern_shared_new(&(struct tern_shared_opts){.context = &quick}, &shared),
+		0);
 	s = session_of(shared, "tcp://127.0.0.1:9");
 	declare(shared, s, "w");
 	assert_int_equal(tern_shared_describe(shared, s, text, sizeof(text)), 0);
