@@ -292,7 +292,27 @@ static int read_rule(struct tern_session *s, const struct tern_rule_opts *rule)
 			tern_optimizer_names());
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
 		if (fields[i].from != 0)
-			*fields[i].to = (float)fields[i].from;
+			*fields[i].to = fields[i].from < 0 ? 0 : (float)fields[i].from;
+	return 0;
+}
+
+static int read_schedule(struct tern_session *s, const struct tern_schedule_opts *o)
+{
+	const char *name = o->name ? o->name : "constant";
+	enum tern_schedule_kind kind = TERN_SCHEDULE_CONSTANT;
+	bool has_end;
+
+	while (kind < TERN_SCHEDULE_COUNT && strcmp(name, tern_schedule_name(kind)) != 0)
+		kind++;
+	if (kind == TERN_SCHEDULE_COUNT)
+		return complain(s, -EINVAL,
+			"schedule %.60s: expected constant, step, linear or cosine",
+			name);
+	has_end = kind == TERN_SCHEDULE_LINEAR || kind == TERN_SCHEDULE_COSINE;
+	s->job.optimizer.schedule = (struct tern_schedule){.kind = kind,
+		.warmup = o->warmup,
+		.steps = has_end && o->steps == 0 ? s->job.steps : o->steps,
+		.factor = o->factor};
 	return 0;
 }
 
@@ -348,6 +368,7 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 {
 	const char *arithmetic = o->arithmetic ? o->arithmetic : "";
 	struct tern_ps_job *job = &s->job;
+	int r;
 
 	job->mode = o->mode == TERN_TRAIN_ASYNC ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	job->steps = o->steps;
@@ -367,7 +388,8 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 		return complain(s, -EINVAL, "arithmetic: expected at most %zu bytes",
 			sizeof(job->arithmetic) - 1);
 	strcpy(job->arithmetic, arithmetic);
-	return read_rule(s, &o->rule);
+	r = read_rule(s, &o->rule);
+	return r < 0 ? r : read_schedule(s, &o->schedule);
 }
 
 int tern_session_start_sized(

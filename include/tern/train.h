@@ -61,13 +61,24 @@ struct tern_tensor_opts {
 	double a, b;
 };
 
-/* How the servers update parameters. A number of 0 means the rule's default. */
+/* How the servers update parameters. A number of 0 means the rule's default, and a negative
+ * number means 0. A number that the rule does not have must be 0. */
 struct tern_rule_opts {
-	/* "sgd", "momentum", "adagrad", "adam"; NULL: "sgd". docs/training.md has the
-	 * formulas and the defaults. */
+	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
+	 * "sgd". docs/training.md has the formulas and the defaults. */
 	const char *name;
 	double lr; /* learning rate */
 	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
+};
+
+/* How the learning rate changes from step to step. docs/training.md has the formulas. */
+struct tern_schedule_opts {
+	const char *name; /* "constant", "step", "linear" or "cosine"; NULL: "constant" */
+	uint64_t warmup;  /* steps in which the rate rises to lr */
+	/* step: steps between two changes; linear, cosine: the step of the last change, 0:
+	 * the last step of the job */
+	uint64_t steps;
+	double factor; /* step: of each change; linear, cosine: of the end */
 };
 
 /* A job. All its workers must describe the same job: the servers refuse a worker that does
@@ -81,6 +92,7 @@ struct tern_job_opts {
 	uint64_t seed;
 	struct tern_rule_opts rule;
 	double clip_norm; /* sync: limit of a gradient's global norm; 0: none */
+	struct tern_schedule_opts schedule;
 	/* Names all that the bits of a gradient depend on, besides the parameters and the
 	 * records. In sync mode the servers refuse workers with different names; at most
 	 * 127 bytes. NULL: "". Then equal bytes are not promised. */

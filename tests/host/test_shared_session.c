@@ -4,6 +4,7 @@
 #include "tests/server/train_bed.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -324,6 +325,17 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	job = good;
 	job.rule.name = "magic";
 	starts_badly(&job, NULL, "rule magic: expected sgd");
+	job = good;
+	job.rule.lr = NAN;
+	starts_badly(&job, NULL, "lr: expected a finite number");
+	job = good;
+	job.rule.beta1 = 0.5;
+	starts_badly(&job, NULL, "beta1: expected 0, since the optimizer does not have");
+	job = good;
+	job.schedule.name = "steps";
+	starts_badly(&job, NULL, "schedule steps: expected constant, step, linear");
+	job.schedule.name = "step";
+	starts_badly(&job, NULL, "schedule: steps: expected 1 to 2^40");
 	job = good;
 	job.slots = 5000;
 	starts_badly(&job, NULL, "slots: expected an integer from 1 to 4096");
