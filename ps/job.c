@@ -100,19 +100,19 @@ static json_t *encode_param(const struct tern_param *p)
 
 static json_t *encode_schedule(const struct tern_schedule *s)
 {
-	return json_pack("{s:s, s:I, s:I, s:f}", "name", tern_schedule_name(s->kind),
+	return json_pack("{s:s, s:I, s:I, s:o}", "name", tern_schedule_name(s->kind),
 		"warmup", (json_int_t)s->warmup, "steps", (json_int_t)s->steps, "factor",
-		s->factor);
+		or_null(json_real(s->factor)));
 }
 
 static json_t *encode_optimizer(const struct tern_optimizer *o)
 {
-	json_t *root = json_pack(
-		"{s:s, s:f}", "name", tern_optimizer_name(o->kind), "lr", (double)o->lr);
+	json_t *root = json_pack("{s:s, s:o}", "name", tern_optimizer_name(o->kind), "lr",
+		or_null(json_real((double)o->lr)));
 
 	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
 		json_object_set_new(root, tern_setting_name(i),
-			json_real((double)tern_optimizer_value(o, i)));
+			or_null(json_real((double)tern_optimizer_value(o, i))));
 	json_object_set_new(root, "schedule", encode_schedule(&o->schedule));
 	return root;
 }
@@ -124,14 +124,15 @@ json_t *tern_ps_job_json(const struct tern_ps_job *job)
 	for (uint32_t i = 0; i < job->param_count; i++)
 		json_array_append_new(params, encode_param(&job->params[i]));
 	for (uint32_t i = 0; i < job->server_count; i++)
-		json_array_append_new(servers, json_string(job->servers[i]));
+		json_array_append_new(servers, or_null(json_string(job->servers[i])));
 	return json_pack(
-		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o, s:o, s:o}",
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
 		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
 		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
 		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "records",
 		(json_int_t)job->records, "data", (json_int_t)job->data, "clip_norm",
-		job->clip_norm, "arithmetic", job->arithmetic, "optimizer",
+		or_null(json_real(job->clip_norm)), "arithmetic",
+		or_null(json_string(job->arithmetic)), "optimizer",
 		encode_optimizer(&job->optimizer), "params", params, "servers", servers);
 }
 

@@ -336,6 +336,15 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	starts_badly(&job, NULL, "schedule steps: expected constant, step, linear");
 	job.schedule.name = "step";
 	starts_badly(&job, NULL, "schedule: steps: expected 1 to 2^40");
+	job.schedule =
+		(struct tern_schedule_opts){.name = "step", .steps = 2, .factor = NAN};
+	starts_badly(&job, NULL, "factor: expected a number, got null");
+	job = good;
+	job.arithmetic = "\xff";
+	starts_badly(&job, NULL, "arithmetic: expected a string below 128 characters");
+	job = good;
+	job.clip_norm = INFINITY;
+	starts_badly(&job, NULL, "clip_norm: expected a finite number");
 	job = good;
 	job.slots = 5000;
 	starts_badly(&job, NULL, "slots: expected an integer from 1 to 4096");
