@@ -13,7 +13,7 @@
  * in the program's process group. Signals go to the whole group, and a guard (guard.h)
  * kills the group if the supervisor dies. Processes that a program leaves behind become
  * children of this process (PR_SET_CHILD_SUBREAPER), which is how it knows whether the
- * group is empty. A process that has left the group, as a daemon does, is let alone.
+ * group is empty. A process that has left the group, as a daemon does, is not ended.
  *
  * Only one thread may use this module; nothing else in the process may wait for children
  * or handle these signals.
@@ -32,7 +32,7 @@
 #define SUPERVISE_CHILDREN_MAX (256 + 4096)
 #define SUPERVISE_ARGS_MAX     64
 #define SUPERVISE_SECRET_FD    3
-/* For TERN_SECRET_FILE of programs. */
+/* Path by which a program can open the secret: the value of TERN_SECRET_FILE. */
 #define SUPERVISE_SECRET_PATH "/proc/self/fd/3"
 /* Longest text that on_text gets at once, in bytes. */
 #define SUPERVISE_TEXT_MAX 8192u
