@@ -21,3 +21,5 @@ class Error(Exception):
 
 class Timeout(Error, TimeoutError):
     """A call has waited for as long as the session's `timeout` allows. The session can still be used."""
+
+    errno: int

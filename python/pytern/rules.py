@@ -134,5 +134,5 @@ def digest(*data: Any) -> int:
         if array.dtype.hasobject:
             raise TypeError(f"digest: expected arrays of numbers, bytes or strings, got {type(part).__name__}")
         state.update(f"{array.dtype.str} {array.shape}\n".encode())
-        state.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        state.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
     return int.from_bytes(state.digest(), "little") or 1

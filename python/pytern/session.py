@@ -231,7 +231,7 @@ class Session:
         if timeout is not None and _number("timeout", timeout) < 0:
             raise ValueError(f"timeout: expected a number of seconds, got {timeout}")
         rule = optimizer.settings()
-        self._job = (
+        self._job: tuple[Any, ...] = (
             0 if workers is None else _integer("workers", workers, 1, 32), _integer("index", index or 0, 0, 32),
             int(mode == "async"), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
             _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
@@ -287,7 +287,7 @@ class Session:
                 raise Error(-errno.EBUSY, f"slot {before.number} of step {before.step} was not ended: compute each "
                             "slot inside `with slot:`")
             found = self._wait(self._native.next)
-            if found is False:
+            if not isinstance(found, tuple):
                 self._complete = True
                 return
             self._slot = Slot(self, *found)
