@@ -3,8 +3,10 @@
 
 usage: arguments.py
 """
+import contextlib
 import errno
 import gc
+import io
 import os
 import pickle
 import re
@@ -215,12 +217,13 @@ def notes_that_cannot_be_printed_do_not_end_the_training():
         said.append(text)
         raise OSError("no terminal")
 
-    with session(note=note, timeout=0.1) as s:
+    with contextlib.redirect_stderr(io.StringIO()) as errors, session(note=note, timeout=0.1) as s:
         s._native = type("Notes", (), {"notes": lambda self: ["one", "two"], "next": lambda self, seconds: False,
                                        "start": lambda self, *job: None, "close": lambda self: None,
                                        "finisher": lambda self, seconds: False, "ended": lambda self, seconds: True})()
         assert list(s.slots()) == []
     assert said[:2] == ["one", "two"], said
+    assert "OSError: no terminal" in errors.getvalue()
 
 
 def digests_differ_if_the_data_differs():
@@ -243,7 +246,7 @@ def secret_files_are_checked():
 
 
 def a_child_says_nothing_of_its_parents_session():
-    done = subprocess.run([sys.executable, "-c", "import os, pytern\n"
+    done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", "import os, pytern\n"
                            f"s = pytern.Session('{NOBODY}', steps=3)\n"
                            "if os.fork() == 0:\n"
                            "    del s\n"

@@ -90,8 +90,9 @@ class Job:
 
     def worker(self, index, *command, **environment):
         """Starts worker `index`: a Python program and its arguments."""
-        self.workers[index] = Process(sys.executable, "-X", "faulthandler", *command, TERN_JOIN=self.join,
-                                      TERN_WORKERS=self.count, TERN_INDEX=index, **environment)
+        self.workers[index] = Process(
+            sys.executable, "-X", "faulthandler", "-W", "always", *command, TERN_JOIN=self.join,
+            TERN_WORKERS=self.count, TERN_INDEX=index, **environment)
         return self.workers[index]
 
     def end(self, servers=0):

@@ -148,6 +148,14 @@ def threads_may_push():
     assert result("threads", ["threads"], ["threads"])[0] == undisturbed()
 
 
+def threads_that_call_everything_at_the_wrong_time_break_nothing():
+    with Job(1) as job:
+        process = job.worker(0, WORKER, SCRATCH / "hammered.npy", "hammer")
+        job.end()
+        assert int(process.lines[-2].split()[1]) > 1000, process.said()
+        assert "Exception in thread" not in process.error(), process.said()
+
+
 def a_forked_child_is_refused_and_its_destructors_say_nothing():
     got, workers = result("forked", ["plain"], ["fork", 30])
     assert got == undisturbed()
@@ -268,6 +276,7 @@ CASES = [
     ctrl_c_ends_a_worker_that_waits_for_a_slot,
     gradients_of_other_types_are_converted_with_one_warning,
     threads_may_push,
+    threads_that_call_everything_at_the_wrong_time_break_nothing,
     a_forked_child_is_refused_and_its_destructors_say_nothing,
     a_spawned_child_that_opens_a_session_again_is_refused,
     another_worker_finishes_if_the_finisher_is_killed,

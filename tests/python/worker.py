@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
@@ -36,6 +37,7 @@ def complain(call, *arguments):
 
 def forked(session, slot, w):
     """What a forked child may do: nothing, and it hears why."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork with threads
     child = os.fork()
     if child == 0:
         for call in (lambda: slot.view(w), lambda: slot.revoked, lambda: w.value, session.describe, session.goes_on,
@@ -60,6 +62,33 @@ def mistakes(session, slot, w, b):
     complain(slot.push, b, numpy.zeros(b.shape, numpy.float32))
 
 
+class Hammer:
+    """Threads that call everything at the wrong time. They end when the session has been closed for a while."""
+
+    def __init__(self, session, w, b):
+        self.slot, self.kept, self.count = None, [], 0
+        self.calls = [
+            lambda: self.kept.append(self.slot.view(w)), lambda: self.kept.append(self.slot[b]),
+            lambda: self.slot.records, lambda: self.slot.revoked, session.describe, lambda: w.value, session.goes_on,
+            lambda: self.slot.push(b, numpy.zeros(3)), lambda: self.slot.push(w, numpy.zeros(w.shape, numpy.float32)),
+            session.finisher, session._deliver, lambda: self.kept.clear(), lambda: self.slot.push(w, None)]
+        self.threads = [threading.Thread(target=self.run, args=[numpy.random.default_rng(seed)]) for seed in range(3)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, rng):
+        closed = 0
+        while closed < 100:
+            try:
+                self.calls[rng.integers(len(self.calls))]()
+            except tern.Error as error:
+                closed += "closed" in str(error)
+            except (AttributeError, TypeError, ValueError):  # no slot yet; a wrong shape
+                pass
+            self.count += 1
+        assert all(numpy.isfinite(array).all() for array in self.kept)
+
+
 class Values:
     """Arrays of parameters must keep their values after the slot."""
 
@@ -80,7 +109,12 @@ class Values:
 
 
 def push(slot, w, b, of_w, of_b, pool):
-    if ACT == "float64":
+    if ACT == "hammer":
+        try:
+            slot.push(w, of_w)
+        except tern.Error as error:  # a thread was faster
+            assert "pushed before" in str(error), error
+    elif ACT == "float64":
         slot.push(w, of_w.astype(numpy.float64))
         slot.push(b, numpy.repeat(of_b, 2)[::2])
     elif ACT == "threads":
@@ -156,14 +190,21 @@ def main():
                       note=lambda text: say("note", text)) as session:
         w = session.tensor("w", (WIDTH // 10, 10), tern.uniform(0.1))
         b = session.tensor("b", 3, tern.constant(0.5))
+        hammer = Hammer(session, w, b) if ACT == "hammer" else None
         for slot in session.slots():
             say("step", slot.step)
+            if hammer:
+                hammer.slot = slot
             with slot:
                 compute(session, slot, w, b, values, pool)
         complain(lambda: slot[w])
         if ACT != "ask nothing":
             finish(session, w, b, values)
     complain(lambda: w.value)
+    if hammer:
+        for thread in hammer.threads:
+            thread.join()
+        say("hammered", hammer.count)
 
 
 if __name__ == "__main__":
