@@ -18,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 #include <tern/channel.h>
 
 #include "base/clock.h"
@@ -25,6 +27,10 @@
 #include "base/sized.h"
 #include "host/secret.h"
 #include "transport/context.h"
+
+/* Rounds of progress that a caller makes before it leaves the rest to the progress
+ * thread. */
+#define ROUNDS_MAX 4u
 
 static _Thread_local char last_text[700];
 
@@ -65,10 +71,72 @@ static void take(struct tern_shared *shared)
 	atomic_fetch_sub_explicit(&shared->callers, 1, memory_order_relaxed);
 }
 
-/* The caller may have changed what the progress thread sleeps for. */
+/* Wakes the waiters that have their answer. */
+static void serve_waiters(struct tern_shared *shared)
+{
+	struct tern_list *node = shared->waiters.next, *next;
+
+	for (; node != &shared->waiters; node = next) {
+		struct shared_waiter *w =
+			tern_list_entry(node, struct shared_waiter, node);
+
+		next = node->next;
+		if (!shared->status && !w->is_answered(w))
+			continue;
+		tern_list_remove(&w->node);
+		w->awake = true;
+		pthread_cond_signal(&w->cond);
+	}
+}
+
+/* One round of progress. Returns the number of events, also if the context has broken. */
+static int progress(struct tern_shared *shared)
+{
+	int n = tern_progress(shared->ctx);
+
+	if (n < 0)
+		shared->status = n;
+	if (n)
+		serve_waiters(shared);
+	return n;
+}
+
+/* Prepares the context for the sleep of the progress thread. Returns false if there is
+ * something to do. */
+static bool arm(struct tern_shared *shared)
+{
+	int r = tern_arm(shared->ctx);
+
+	if (r < 0 && r != -EAGAIN) {
+		shared->status = r;
+		serve_waiters(shared);
+	}
+	return r == 0;
+}
+
+static void kick(struct tern_shared *shared)
+{
+	const uint64_t one = 1;
+
+	/* The counter cannot overflow: the progress thread empties it. */
+	(void)!write(shared->kick_fd, &one, sizeof(one));
+}
+
+/* Makes the progress that the caller has caused, such as sending a message, on the caller's
+ * thread. To wake the progress thread for it would take several times as long. It is woken
+ * only if there is more to do. */
+static void settle(struct tern_shared *shared)
+{
+	for (unsigned i = 0; i < ROUNDS_MAX && !shared->status; i++)
+		if (progress(shared) == 0 && arm(shared))
+			return;
+	kick(shared);
+}
+
 static void give(struct tern_shared *shared)
 {
-	tern_context_wake(shared->ctx);
+	if (shared->asleep)
+		settle(shared);
 	pthread_mutex_unlock(&shared->lock);
 }
 
@@ -103,24 +171,6 @@ void shared_leave(struct tern_shared *shared)
 
 /* ---- the progress thread ---- */
 
-/* Wakes the waiters that have their answer. */
-static void serve_waiters(struct tern_shared *shared)
-{
-	struct tern_list *node = shared->waiters.next, *next;
-
-	for (; node != &shared->waiters; node = next) {
-		struct shared_waiter *w =
-			tern_list_entry(node, struct shared_waiter, node);
-
-		next = node->next;
-		if (!shared->status && !w->is_answered(w))
-			continue;
-		tern_list_remove(&w->node);
-		w->awake = true;
-		pthread_cond_signal(&w->cond);
-	}
-}
-
 /* Lets in the threads that wait for the lock. Without this a progress thread that is busy
  * would take the lock again before they can. */
 static void let_in(struct tern_shared *shared)
@@ -135,11 +185,17 @@ static void let_in(struct tern_shared *shared)
 
 static void sleep_for_events(struct tern_shared *shared)
 {
-	struct pollfd pfd = {.fd = tern_context_fd(shared->ctx), .events = POLLIN};
+	struct pollfd pfds[] = {{.fd = tern_context_fd(shared->ctx), .events = POLLIN},
+		{.fd = shared->kick_fd, .events = POLLIN}};
+	uint64_t kicks;
 
+	shared->asleep = true;
 	pthread_mutex_unlock(&shared->lock);
-	poll(&pfd, 1, -1);
+	poll(pfds, TERN_ARRAY_SIZE(pfds), -1);
+	if (pfds[1].revents)
+		(void)!read(shared->kick_fd, &kicks, sizeof(kicks));
 	pthread_mutex_lock(&shared->lock);
+	shared->asleep = false;
 }
 
 static void *run(void *arg)
@@ -148,14 +204,7 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&shared->lock);
 	while (!shared->closing && !shared->status) {
-		int n = tern_progress(shared->ctx);
-		int r = n == 0 ? tern_arm(shared->ctx) : n;
-
-		if (r < 0 && r != -EAGAIN)
-			shared->status = r;
-		if (n || shared->status)
-			serve_waiters(shared);
-		if (n == 0 && r == 0)
+		if (progress(shared) == 0 && arm(shared))
 			sleep_for_events(shared);
 		else
 			let_in(shared);
@@ -185,7 +234,8 @@ int shared_wait_for(
 	w->awake = false;
 	pthread_cond_init(&w->cond, NULL);
 	tern_list_push(&shared->waiters, &w->node);
-	tern_context_wake(shared->ctx);
+	if (shared->asleep)
+		settle(shared);
 	while (!w->awake && r != ETIMEDOUT) {
 		const struct timespec until = time_of(deadline_ns);
 
@@ -286,7 +336,9 @@ int tern_shared_new_sized(
 	tern_list_init(&shared->waiters);
 	tern_list_init(&shared->tenants);
 	shared->fork_count = fork_count;
-	r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
+	shared->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	r = shared->kick_fd < 0 ? -errno
+				: tern_read_sized(&o, sizeof(o), opts, opts_bytes);
 	if (r == 0)
 		r = tern_domain_new(o.domain, &shared->domain);
 	if (r < 0)
@@ -310,7 +362,8 @@ void tern_shared_free(struct tern_shared *shared)
 	if (shared->running) {
 		take(shared);
 		shared->closing = true;
-		give(shared);
+		kick(shared);
+		pthread_mutex_unlock(&shared->lock);
 		pthread_join(shared->thread, NULL);
 	}
 	tern_context_free(shared->ctx);
@@ -322,6 +375,7 @@ void tern_shared_free(struct tern_shared *shared)
 		tenant->free(tenant);
 	}
 	tern_domain_free(shared->domain);
+	tern_cleanup_close(&shared->kick_fd);
 	pthread_mutex_destroy(&shared->lock);
 	free(shared);
 }

@@ -21,7 +21,9 @@ struct tern_shared {
 	/* Protects the context, the sessions and the fields below. */
 	pthread_mutex_t lock;
 	bool closing;
-	int status; /* not 0: the context is broken, and the thread has ended */
+	bool asleep; /* the progress thread waits for events of the context, or for kick_fd */
+	int kick_fd; /* an eventfd that wakes it */
+	int status;  /* not 0: the context is broken, and the thread has ended */
 	struct tern_list waiters;
 	struct tern_list tenants;
 };
