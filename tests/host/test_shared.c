@@ -243,15 +243,17 @@ static void test_a_forked_child_cannot_use_the_context(void **state)
 	tern_shared_free(shared);
 }
 
-static pid_t start_parent(const char *address, int out)
+/* What the parent does: it reads an address, connects to it, forks a child, tells its pid,
+ * and waits to be killed, as the child does. */
+static void be_parent(int in, int out)
 {
-	pid_t pid = fork();
+	char address[200];
+	pid_t pid;
 
-	if (pid)
-		return pid;
-	/* The parent: connects, forks a child, tells its pid, and waits to be killed. */
+	alarm(60); /* if the test fails */
 	memset(ends, 0, sizeof(ends));
-	if (tern_shared_new(NULL, &ends[0].shared) < 0)
+	if (read(in, address, sizeof(address)) != sizeof(address) ||
+		tern_shared_new(NULL, &ends[0].shared) < 0)
 		_exit(1);
 	tern_shared_lock(ends[0].shared);
 	tern_connect(tern_shared_context(ends[0].shared), address,
@@ -259,7 +261,7 @@ static pid_t start_parent(const char *address, int out)
 	tern_shared_unlock(ends[0].shared);
 	until(&ends[0], &ends[0].up);
 	pid = fork();
-	alarm(60); /* if the test fails */
+	alarm(60);
 	if (pid && write(out, &pid, sizeof(pid)) != sizeof(pid))
 		_exit(1);
 	for (;;)
@@ -270,11 +272,16 @@ static void a_child_does_not_keep_peers(const char *listen)
 {
 	struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
 	char address[200];
-	int fds[2], status;
+	int to[2], from[2], status;
 	pid_t parent, child;
 
+	assert_int_equal(pipe(to), 0);
+	assert_int_equal(pipe(from), 0);
+	parent = fork(); /* before there is a thread: ThreadSanitizer needs that */
+	assert_true(parent >= 0);
+	if (parent == 0)
+		be_parent(to[0], from[1]);
 	memset(ends, 0, sizeof(ends));
-	assert_int_equal(pipe(fds), 0);
 	assert_int_equal(tern_shared_new(NULL, &ends[1].shared), 0);
 	tern_shared_lock(ends[1].shared);
 	assert_int_equal(tern_listen(tern_shared_context(ends[1].shared), listen, &opts,
@@ -282,17 +289,18 @@ static void a_child_does_not_keep_peers(const char *listen)
 		0);
 	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
 	tern_shared_unlock(ends[1].shared);
-	parent = start_parent(address, fds[1]);
-	assert_true(parent > 0);
-	assert_int_equal(read(fds[0], &child, sizeof(child)), sizeof(child));
+	assert_int_equal(write(to[1], address, sizeof(address)), sizeof(address));
+	assert_int_equal(read(from[0], &child, sizeof(child)), sizeof(child));
 	kill(parent, SIGKILL);
 	assert_int_equal(waitpid(parent, &status, 0), parent);
 	/* The child lives on: it would keep the connection for ever. */
 	until(&ends[1], &ends[1].down);
 	assert_int_equal(kill(child, SIGKILL), 0);
 	tern_shared_free(ends[1].shared);
-	close(fds[0]);
-	close(fds[1]);
+	for (unsigned i = 0; i < 2; i++) {
+		close(to[i]);
+		close(from[i]);
+	}
 }
 
 static void test_a_child_does_not_keep_its_parents_peers_over_tcp(void **state)
