@@ -50,8 +50,10 @@ void tern_update_run(const struct tern_update *u)
 	float room[TERN_SUM_MAX][PIECE];
 	const float *in[TERN_SUM_MAX];
 
-	for (uint64_t at = 0; at < u->count; at += PIECE) {
-		size_t n = TERN_MIN((uint64_t)PIECE, u->count - at);
+	const uint64_t end = u->first + u->count;
+
+	for (uint64_t at = u->first; at < end; at += PIECE) {
+		size_t n = TERN_MIN((uint64_t)PIECE, end - at);
 		unsigned groups =
 			top(u->kernels, in, room, u->gradients, u->gradient_count, at, n);
 

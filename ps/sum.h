@@ -26,7 +26,7 @@ struct tern_update {
 	const float *const *gradients;
 	unsigned gradient_count;
 	float scale, clip;
-	uint64_t count; /* elements */
+	uint64_t first, count; /* the elements to update */
 };
 
 void tern_update_run(const struct tern_update *update);

@@ -54,6 +54,22 @@ static bool misses(float **out, bool wanted, uint64_t count, float value)
 	return !*out;
 }
 
+bool tern_updater_has_m(const struct tern_updater_opts *opts)
+{
+	for (unsigned i = 0; i < tern_updater_segment_count(opts); i++)
+		if (tern_optimizer_has_m(tern_updater_segment(opts, i).optimizer->kind))
+			return true;
+	return false;
+}
+
+bool tern_updater_has_v(const struct tern_updater_opts *opts)
+{
+	for (unsigned i = 0; i < tern_updater_segment_count(opts); i++)
+		if (tern_optimizer_has_v(tern_updater_segment(opts, i).optimizer->kind))
+			return true;
+	return false;
+}
+
 static int no_memory(struct tern_updater *u)
 {
 	snprintf(u->error, sizeof(u->error), "out of memory");
@@ -63,18 +79,22 @@ static int no_memory(struct tern_updater *u)
 static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opts,
 	struct tern_updater_chunk **out)
 {
-	const struct tern_optimizer *o = opts->optimizer;
 	struct cpu_chunk *c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return no_memory(u);
 	c->chunk.opts = *opts;
-	if (misses(&c->m, tern_optimizer_has_m(o->kind), opts->count, 0) ||
-		misses(&c->v, tern_optimizer_has_v(o->kind), opts->count,
-			o->initial_accumulator) ||
+	if (misses(&c->m, tern_updater_has_m(opts), opts->count, 0) ||
+		misses(&c->v, tern_updater_has_v(opts), opts->count, 0) ||
 		misses(&c->mean, opts->two_phase, opts->count, 0)) {
 		chunk_free(u, &c->chunk);
 		return no_memory(u);
+	}
+	for (unsigned i = 0; c->v && i < tern_updater_segment_count(opts); i++) {
+		struct tern_updater_segment s = tern_updater_segment(opts, i);
+
+		for (uint64_t j = s.first; j < s.first + s.count; j++)
+			c->v[j] = s.optimizer->initial_accumulator;
 	}
 	*out = &c->chunk;
 	return 0;
@@ -85,9 +105,7 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 {
 	struct cpu_chunk *c = chunk_of(chunk);
 	const float *mean = c->mean;
-
-	tern_update_run(&(struct tern_update){.kernels = cpu_of(u)->kernels,
-		.optimizer = chunk->opts.optimizer,
+	struct tern_update update = {.kernels = cpu_of(u)->kernels,
 		.step = step->step,
 		.w_out = step->w_out,
 		.w_in = step->w_in,
@@ -96,8 +114,16 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 		.gradients = step->gradients ? step->gradients : &mean,
 		.gradient_count = step->gradients ? step->gradient_count : 1,
 		.scale = step->gradients ? step->scale : 1.0f,
-		.clip = step->clip,
-		.count = chunk->opts.count});
+		.clip = step->clip};
+
+	for (unsigned i = 0; i < tern_updater_segment_count(&chunk->opts); i++) {
+		struct tern_updater_segment s = tern_updater_segment(&chunk->opts, i);
+
+		update.optimizer = s.optimizer;
+		update.first = s.first;
+		update.count = s.count;
+		tern_update_run(&update);
+	}
 	return 0;
 }
 

@@ -23,9 +23,19 @@
 
 #include "kernels/kernels.h"
 
-struct tern_updater_opts { /* options of a chunk */
-	/* Owned by the caller; must stay in place as long as the chunk. */
+struct tern_updater_segment { /* elements of a chunk that have one optimizer */
 	const struct tern_optimizer *optimizer;
+	uint64_t first, count; /* elements of the chunk */
+};
+
+struct tern_updater_opts { /* options of a chunk */
+	/* These two, and what they point to, are owned by the caller and must stay in
+	 * place as long as the chunk. Without segments (NULL) the optimizer is that of
+	 * the whole chunk; with segments, which cover the chunk in order, it is not
+	 * used. */
+	const struct tern_optimizer *optimizer;
+	const struct tern_updater_segment *segments;
+	unsigned segment_count;
 	uint64_t count;          /* elements */
 	unsigned gradient_count; /* most gradients of one sum */
 	bool two_phase;          /* tern_updater_sum() will be used */
@@ -46,6 +56,24 @@ struct tern_updater_step {
 	unsigned gradient_count;
 	float scale, clip; /* as in struct tern_kernels */
 };
+
+static inline unsigned tern_updater_segment_count(const struct tern_updater_opts *opts)
+{
+	return opts->segments ? opts->segment_count : 1;
+}
+
+static inline struct tern_updater_segment tern_updater_segment(
+	const struct tern_updater_opts *opts, unsigned i)
+{
+	return opts->segments
+		       ? opts->segments[i]
+		       : (struct tern_updater_segment){opts->optimizer, 0, opts->count};
+}
+
+/* True if an optimizer of the chunk keeps a vector m, or v; the chunk then has it for all
+ * of its elements. */
+bool tern_updater_has_m(const struct tern_updater_opts *opts);
+bool tern_updater_has_v(const struct tern_updater_opts *opts);
 
 struct tern_updater;
 
@@ -90,7 +118,7 @@ static inline void tern_updater_free(struct tern_updater *u)
 		u->ops->free(u);
 }
 
-/* Makes a chunk. m starts at 0, v at the optimizer's initial accumulator. -ENOMEM, or on
+/* Makes a chunk. m starts at 0, v at its optimizer's initial accumulator. -ENOMEM, or on
  * a GPU an error of the driver; u->error then has the reason. */
 static inline int tern_updater_chunk_new(struct tern_updater *u,
 	const struct tern_updater_opts *opts, struct tern_updater_chunk **out)

@@ -195,12 +195,11 @@ static float *carve(const struct cuda_chunk *c, uint64_t *at, bool wanted)
 
 static uint64_t lay_out(struct cuda_chunk *c)
 {
-	enum tern_optimizer_kind kind = c->chunk.opts.optimizer->kind;
 	uint64_t at = 0;
 
 	c->w = carve(c, &at, !c->chunk.opts.on_device);
-	c->m = carve(c, &at, tern_optimizer_has_m(kind));
-	c->v = carve(c, &at, tern_optimizer_has_v(kind));
+	c->m = carve(c, &at, tern_updater_has_m(&c->chunk.opts));
+	c->v = carve(c, &at, tern_updater_has_v(&c->chunk.opts));
 	c->mean = carve(c, &at, c->chunk.opts.two_phase);
 	return at;
 }
@@ -231,7 +230,11 @@ static void make_chunk(struct cuda_updater *u, struct cuda_chunk *c)
 		return;
 	lay_out(c);
 	set_all(u, c->m, opts->count, 0);
-	set_all(u, c->v, opts->count, opts->optimizer->initial_accumulator);
+	for (unsigned i = 0; c->v && i < tern_updater_segment_count(opts); i++) {
+		struct tern_updater_segment s = tern_updater_segment(opts, i);
+
+		set_all(u, c->v + s.first, s.count, s.optimizer->initial_accumulator);
+	}
 	UPDATER_DO(u, api->stream_synchronize(stream), "the optimizer's state");
 	if (u->status < 0) /* the caller frees the memory: no queued work may use it */
 		api->stream_synchronize(stream);

@@ -17,7 +17,7 @@
  *       sleeping threads (a model of 1 to 64 MiB has 64 chunks) takes longer than the
  *       updates.
  *     - Updates of one batch share a launch as long as they differ in nothing but the
- *       chunk and its gradients, and their gradients fit into the lane's rooms (device
+ *       chunk and its gradients, their chunks have one optimizer each, and their gradients fit into the lane's rooms (device
  *       memory for gradients). The stream is in order, so the next launch uses
  *       the same rooms.
  *
@@ -241,12 +241,68 @@ static void put_fold(struct batch *b, const struct call *call)
 
 /* ---- updates ---- */
 
+/* True if an earlier segment of the chunk has the optimizer of segment i. */
+static bool is_repeated(const struct tern_updater_opts *opts, unsigned i)
+{
+	for (unsigned j = 0; j < i; j++)
+		if (opts->segments[j].optimizer == opts->segments[i].optimizer)
+			return true;
+	return false;
+}
+
+/* The part of a prepared update that is one segment of its chunk. */
+static struct tern_cuda_tensor segment_of(const struct tern_cuda_tensor *whole,
+	const struct tern_updater_segment *s, unsigned groups)
+{
+	struct tern_cuda_tensor t = {.w_out = whole->w_out + s->first,
+		.w_in = whole->w_in + s->first,
+		.m = whole->m ? whole->m + s->first : NULL,
+		.v = whole->v ? whole->v + s->first : NULL,
+		.count = s->count};
+
+	for (unsigned i = 0; i < groups; i++)
+		t.grads[i] = whole->grads[i] + s->first;
+	return t;
+}
+
+/* Launches the prepared update of a chunk that has segments: those with the optimizer of
+ * segment number `like` together, as far as they fit into `tensors`. */
+static void update_segments(struct batch *b, const struct call *call, unsigned like)
+{
+	const struct tern_updater_opts *opts = &call->chunk->chunk.opts;
+	const struct tern_optimizer *optimizer = opts->segments[like].optimizer;
+	const struct tern_updater_step *step = &call->step;
+	struct tern_cuda_tensor tensors[CUDA_BATCH_MAX];
+	unsigned count = 0;
+
+	for (unsigned i = like; i < opts->segment_count; i++) {
+		const struct tern_updater_segment *s = &opts->segments[i];
+		bool last = i + 1 == opts->segment_count;
+
+		if (s->optimizer == optimizer)
+			tensors[count++] = segment_of(&b->tensors[0], s, b->groups);
+		if (count < CUDA_BATCH_MAX && !last)
+			continue;
+		KERNEL(b, tern_cuda_update(b->lane->kernels, optimizer, step->step,
+				  tensors, count, b->groups,
+				  step->gradients ? step->scale : 1.0f, step->clip));
+		count = 0;
+	}
+}
+
 /* Launches the prepared updates, queues the copies of their results, and frees the lane's
  * rooms for the next launch. */
 static void launch(struct batch *b)
 {
-	if (b->update_count) {
-		const struct call *like = b->updates[0];
+	const struct call *like = b->update_count ? b->updates[0] : NULL;
+
+	if (like && like->chunk->chunk.opts.segments) {
+		const struct tern_updater_opts *opts = &like->chunk->chunk.opts;
+
+		for (unsigned i = 0; i < opts->segment_count; i++)
+			if (!is_repeated(opts, i))
+				update_segments(b, like, i);
+	} else if (like) {
 		const struct tern_updater_step *step = &like->step;
 
 		KERNEL(b, tern_cuda_update(b->lane->kernels,
@@ -286,7 +342,8 @@ static bool share_a_launch(const struct call *a, const struct call *b)
 {
 	const struct tern_updater_step *x = &a->step, *y = &b->step;
 
-	return a->chunk->chunk.opts.optimizer == b->chunk->chunk.opts.optimizer &&
+	return !a->chunk->chunk.opts.segments && !b->chunk->chunk.opts.segments &&
+	       a->chunk->chunk.opts.optimizer == b->chunk->chunk.opts.optimizer &&
 	       x->step == y->step && !x->gradients == !y->gradients &&
 	       x->gradient_count == y->gradient_count && x->scale == y->scale &&
 	       x->clip == y->clip;

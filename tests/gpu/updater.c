@@ -138,6 +138,55 @@ static void test_so_have_updates_in_two_phases(void **state)
 	}
 }
 
+/* Segments whose borders are not aligned to 16 bytes, more of them than one call of the
+ * kernels takes, and optimizers that keep no state, one vector of state, or two. */
+#define SEGMENTS 70u
+
+static void set_segments(struct tern_updater_segment *segments,
+	const struct tern_optimizer *optimizers, unsigned optimizer_count)
+{
+	for (unsigned i = 0; i < SEGMENTS; i++) {
+		uint64_t first = i * 11;
+
+		segments[i] = (struct tern_updater_segment){
+			.optimizer = &optimizers[i % 2 ? 0 : i / 2 % optimizer_count],
+			.first = first,
+			.count = i + 1 < SEGMENTS ? 11 : COUNT - first};
+	}
+}
+
+static void test_segments_have_the_cpus_bits(void **state)
+{
+	static const char *const names[] = {"adam", "mean", "sgd", "adagrad"};
+	struct tern_optimizer optimizers[TERN_ARRAY_SIZE(names)];
+	struct tern_updater_segment segments[SEGMENTS];
+
+	(void)state;
+	make_gradients();
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
+		tern_optimizer_parse(names[i], &optimizers[i]);
+	set_segments(segments, optimizers, TERN_ARRAY_SIZE(names));
+	for (unsigned count = 3; count <= 21; count += 18) {
+		struct pair p;
+
+		pair_open(&p, "sgd", count, false);
+		for (int i = 0; i < 2; i++) {
+			struct tern_updater_opts opts = p.chunks[i]->opts;
+
+			tern_updater_chunk_free(p.updaters[i], p.chunks[i]);
+			opts.optimizer = NULL;
+			opts.segments = segments;
+			opts.segment_count = SEGMENTS;
+			assert_int_equal(tern_updater_chunk_new(
+						 p.updaters[i], &opts, &p.chunks[i]),
+				0);
+		}
+		for (uint64_t step = 1; step <= 3; step++)
+			update_both(&p, step, sources, count, 1.0f);
+		pair_close(&p);
+	}
+}
+
 static void test_chunks_of_other_sizes_share_the_room(void **state)
 {
 	struct pair p;
@@ -283,6 +332,8 @@ int updater_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
 			test_updates_have_the_cpus_bits, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_so_have_updates_in_two_phases, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_segments_have_the_cpus_bits, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_chunks_of_other_sizes_share_the_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(
