@@ -91,11 +91,12 @@ static json_t *encode_param(const struct tern_param *p)
 
 	for (uint32_t i = 0; i < p->shape.rank; i++)
 		json_array_append_new(dims, json_integer((json_int_t)p->shape.dims[i]));
-	return json_pack("{s:o, s:o, s:s, s:o, s:o}", "name",
+	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:I}", "name",
 		or_null(json_string(p->name)), "dims", dims, "init",
 		tern_init_name(p->init), "a",
 		or_null(json_real(arguments > 0 ? (double)p->a : 0.0)), "b",
-		or_null(json_real(arguments > 1 ? (double)p->b : 0.0)));
+		or_null(json_real(arguments > 1 ? (double)p->b : 0.0)), "rule",
+		(json_int_t)p->rule);
 }
 
 static json_t *encode_schedule(const struct tern_schedule *s)
@@ -119,21 +120,24 @@ static json_t *encode_optimizer(const struct tern_optimizer *o)
 
 json_t *tern_ps_job_json(const struct tern_ps_job *job)
 {
-	json_t *params = json_array(), *servers = json_array();
+	json_t *params = json_array(), *servers = json_array(), *rules = json_array();
 
+	for (uint32_t i = 0; i < job->rule_count; i++)
+		json_array_append_new(rules, encode_optimizer(&job->rules[i]));
 	for (uint32_t i = 0; i < job->param_count; i++)
 		json_array_append_new(params, encode_param(&job->params[i]));
 	for (uint32_t i = 0; i < job->server_count; i++)
 		json_array_append_new(servers, or_null(json_string(job->servers[i])));
 	return json_pack(
-		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
 		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
 		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "records",
 		(json_int_t)job->records, "data", (json_int_t)job->data, "clip_norm",
 		or_null(json_real(job->clip_norm)), "arithmetic",
 		or_null(json_string(job->arithmetic)), "optimizer",
-		encode_optimizer(&job->optimizer), "params", params, "servers", servers);
+		encode_optimizer(&job->optimizer), "rules", rules, "params", params,
+		"servers", servers);
 }
 
 char *tern_ps_job_encode(const struct tern_ps_job *job)
@@ -380,6 +384,35 @@ static int check_names(const struct tern_ps_job *job, struct tern_ps_text *why)
 	return r;
 }
 
+static int decode_rules(
+	const json_t *root, struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	const json_t *rules = json_object_get(root, "rules");
+
+	if (!json_is_array(rules) || json_array_size(rules) > TERN_JOB_RULES_MAX)
+		return bad(why, "rules", "a list of at most 16 optimizers");
+	job->rule_count = (uint32_t)json_array_size(rules);
+	for (uint32_t i = 0; i < job->rule_count; i++)
+		if (decode_optimizer(json_array_get(rules, i), &job->rules[i], why) < 0)
+			return -EINVAL;
+	return 0;
+}
+
+/* Reads which rule a tensor has. */
+static int decode_rule(const json_t *root, const struct tern_ps_job *job,
+	struct tern_param *p, struct tern_ps_text *why)
+{
+	uint64_t rule;
+
+	if (get_int(root, "rule", 0, job->rule_count, &rule, why) < 0)
+		return bad_tensor(why, p);
+	p->rule = (uint32_t)rule;
+	/* The norm is that of the gradients, without means of statistics. */
+	if (job->clip_norm > 0 && tern_ps_job_rule(job, p)->kind == TERN_OPT_MEAN)
+		return bad(why, "clip_norm", "0 in a job with the rule mean");
+	return 0;
+}
+
 static int decode_params(
 	const json_t *params, struct tern_ps_job *job, struct tern_ps_text *why)
 {
@@ -389,6 +422,8 @@ static int decode_params(
 		struct tern_param *p = &job->params[i];
 
 		r = decode_param(json_array_get(params, i), i, p, why);
+		if (r == 0)
+			r = decode_rule(json_array_get(params, i), job, p, why);
 		if (r < 0)
 			return r;
 		p->first = job->element_count;
@@ -475,6 +510,8 @@ int tern_ps_job_read(
 	if (!json_is_object(root))
 		return bad(why, "job", "a JSON object");
 	r = decode_numbers(root, out, why);
+	if (r == 0)
+		r = decode_rules(root, out, why);
 	if (r == 0)
 		r = decode_lists(root, out, why);
 	if (r < 0)
@@ -609,6 +646,12 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 			theirs, ours);
 		return true;
 	}
+	if (p->rule != q->rule) {
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: %s gives it rule %u, the job rule %u", SHOWN(p->name),
+			who, q->rule, p->rule);
+		return true;
+	}
 	if (inits_are_equal(p, q))
 		return false;
 	print_init(p, ours, sizeof(ours));
@@ -717,6 +760,27 @@ static bool optimizers_differ(const struct tern_optimizer *a,
 	return schedules_differ(&a->schedule, &b->schedule, who, why);
 }
 
+static bool rules_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	const char *who, struct tern_ps_text *why)
+{
+	if (differ_int(why, who, "number of rules", a->rule_count, b->rule_count))
+		return true;
+	for (uint32_t i = 0; i < a->rule_count; i++) {
+		const struct tern_optimizer *p = &a->rules[i], *q = &b->rules[i];
+
+		if (p->kind != q->kind) {
+			snprintf(why->text, sizeof(why->text),
+				"rule %u: %s has %s, the job %s", i + 1, who,
+				tern_optimizer_name(q->kind),
+				tern_optimizer_name(p->kind));
+			return true;
+		}
+		if (optimizers_differ(p, q, who, why))
+			return true;
+	}
+	return false;
+}
+
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
@@ -749,6 +813,6 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	       differ_int(
 		       why, who, "number of servers", a->server_count, b->server_count) ||
 	       differ(why, who, "clip norm", a->clip_norm, b->clip_norm) ||
-	       optimizers_differ(p, q, who, why) || params_differ(a, b, who, why) ||
-	       data_differ(a, b, who, why);
+	       optimizers_differ(p, q, who, why) || rules_differ(a, b, who, why) ||
+	       params_differ(a, b, who, why) || data_differ(a, b, who, why);
 }

@@ -22,6 +22,8 @@ enum tern_mode {
 #define TERN_SLOTS_MAX   4096u
 #define TERN_SERVERS_MAX 256u
 #define TERN_PARAMS_MAX  100000u
+/* Optimizers of a job besides the first. */
+#define TERN_JOB_RULES_MAX 16u
 
 /* Largest number of gradient buffers of a worker: while one gradient is sent, the next
  * one is computed. */
@@ -36,7 +38,10 @@ struct tern_ps_job {
 	/* Training data: number of records, and digest. 0 records: whoever computes the
 	 * gradients chooses what to compute them from. */
 	uint64_t records, data;
-	struct tern_optimizer optimizer;
+	struct tern_optimizer optimizer; /* rule 0 */
+	/* Rules 1, 2, ...: optimizers of tensors that name them (struct tern_param). */
+	struct tern_optimizer rules[TERN_JOB_RULES_MAX];
+	uint32_t rule_count;  /* without rule 0 */
 	double clip_norm;     /* 0: no clipping */
 	char arithmetic[128]; /* engine's fingerprint: equal strings mean equal bits */
 	struct tern_param *params; /* the tensors; no name occurs twice */
@@ -76,6 +81,13 @@ bool tern_ps_job_differs(const struct tern_ps_job *job, const struct tern_ps_job
 int tern_ps_job_copy(
 	struct tern_ps_job *to, const struct tern_ps_job *from); /* -ENOMEM */
 void tern_ps_job_fini(struct tern_ps_job *job);
+
+/* The optimizer of a tensor. */
+static inline const struct tern_optimizer *tern_ps_job_rule(
+	const struct tern_ps_job *job, const struct tern_param *param)
+{
+	return param->rule ? &job->rules[param->rule - 1] : &job->optimizer;
+}
 
 const char *tern_mode_name(enum tern_mode mode);
 

@@ -21,6 +21,7 @@ struct tern_param {
 	uint64_t first, count;   /* its range of the flat vector, in elements */
 	enum tern_init init;
 	float a, b;
+	uint32_t rule; /* number of its optimizer: see struct tern_ps_job */
 };
 
 /* "zeros", "constant", "uniform" or "normal"; "unknown" for a value that is no kind. */

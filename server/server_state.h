@@ -166,7 +166,9 @@ struct chunk {
 	/* Parameters, by parity of the version; async: w[0] only. */
 	struct tern_buf w[2];
 	struct tern_updater_chunk *kept; /* state of the optimizer */
-	int status;                      /* status of the updater in the last task */
+	/* Parts of the chunk with different rules; NULL: the chunk has one rule. */
+	struct tern_updater_segment *segments;
+	int status;                 /* status of the updater in the last task */
 	double squares;             /* clipping: sum of squares of the mean gradient */
 	double clip;                /* clipping: factor for the mean gradient */
 	struct gradient *gradients; /* sync: by slot */

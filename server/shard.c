@@ -83,16 +83,63 @@ static uint32_t inputs_of(const struct tern_server *s)
 	return s->window < s->job.slots ? TERN_SUM_MAX : s->job.slots;
 }
 
+/* Lists the parts of the chunk that have one rule each; neighbours with the same rule are
+ * one. Returns their number. segments: NULL, or with room for so many. */
+static unsigned list_rules(const struct chunk *c, struct tern_updater_segment *segments)
+{
+	const struct tern_ps_job *job = &c->server->job;
+	uint64_t at = c->plan->first, end = at + c->plan->count;
+	struct tern_updater_segment last = {0};
+	unsigned count = 0;
+
+	for (uint32_t i = tensor_at(job, at); at < end; i++) {
+		const struct tern_param *p = &job->params[i];
+		const struct tern_optimizer *rule = tern_ps_job_rule(job, p);
+		uint64_t to = TERN_MIN(p->first + p->count, end);
+
+		if (last.optimizer != rule) {
+			last = (struct tern_updater_segment){
+				rule, at - c->plan->first, 0};
+			count++;
+		}
+		last.count += to - at;
+		if (segments)
+			segments[count - 1] = last;
+		at = to;
+	}
+	return count;
+}
+
+/* Sets opts->optimizer, or opts->segments if the chunk has several rules. */
+static int find_rules(struct chunk *c, struct tern_updater_opts *opts)
+{
+	struct tern_updater_segment only;
+	unsigned count = list_rules(c, NULL);
+
+	if (count == 1) {
+		list_rules(c, &only);
+		opts->optimizer = only.optimizer;
+		return 0;
+	}
+	c->segments = calloc(count, sizeof(*c->segments));
+	if (!c->segments)
+		return -ENOMEM;
+	list_rules(c, c->segments);
+	opts->segments = c->segments;
+	opts->segment_count = count;
+	return 0;
+}
+
 static int make_state(struct chunk *c)
 {
 	struct tern_server *s = c->server;
-	const struct tern_updater_opts opts = {.optimizer = &s->job.optimizer,
-		.count = c->plan->count,
+	struct tern_updater_opts opts = {.count = c->plan->count,
 		.gradient_count = s->job.mode == TERN_MODE_SYNC ? inputs_of(s) : 1,
 		.two_phase = s->job.clip_norm > 0,
 		.on_device = shard_is_on_device(s)};
+	int r = find_rules(c, &opts);
 
-	return tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
+	return r < 0 ? r : tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
 }
 
 static int make_lists(struct chunk *c)
@@ -183,8 +230,14 @@ static uint64_t copies_of(const struct tern_ps_job *job)
  * updater keeps. */
 static uint64_t vectors_of(const struct tern_ps_job *job)
 {
-	return copies_of(job) + tern_optimizer_has_m(job->optimizer.kind) +
-	       tern_optimizer_has_v(job->optimizer.kind) + (job->clip_norm > 0);
+	bool has_m = tern_optimizer_has_m(job->optimizer.kind);
+	bool has_v = tern_optimizer_has_v(job->optimizer.kind);
+
+	for (uint32_t i = 0; i < job->rule_count; i++) {
+		has_m = has_m || tern_optimizer_has_m(job->rules[i].kind);
+		has_v = has_v || tern_optimizer_has_v(job->rules[i].kind);
+	}
+	return copies_of(job) + has_m + has_v + (job->clip_norm > 0);
 }
 
 /* Bytes of one copy of a share, including the pool's rounding. */
@@ -315,6 +368,7 @@ static void fini_chunk(struct chunk *c)
 	for (int i = 0; i < 2; i++)
 		tern_pool_put(s->store, &c->w[i]);
 	tern_updater_chunk_free(s->opts.updater, c->kept);
+	free(c->segments);
 	free(c->gradients);
 	free(c->sources);
 	free(c->publications);

@@ -67,6 +67,10 @@ static struct tern_ps_job some_job(void)
 	add_param(&job, 1, "fc1.bias", 7, 0, 0);
 	strcpy(job.servers[0], "tcp://a:1");
 	strcpy(job.servers[1], "tcp://b:2");
+	job.rule_count = 2;
+	tern_optimizer_parse("sgd", &job.rules[0]);
+	tern_optimizer_parse("rmsprop", &job.rules[1]);
+	job.params[1].rule = 2;
 	return job;
 }
 
@@ -108,6 +112,9 @@ static void assert_same(const struct tern_ps_job *a, const struct tern_ps_job *b
 	assert_true(a->clip_norm == b->clip_norm);
 	assert_string_equal(a->arithmetic, b->arithmetic);
 	assert_int_equal(a->optimizer.kind, b->optimizer.kind);
+	for (uint32_t i = 0; i < a->param_count; i++)
+		assert_int_equal(tern_ps_job_rule(a, &a->params[i])->kind,
+			tern_ps_job_rule(b, &b->params[i])->kind);
 	assert_true(a->optimizer.lr == b->optimizer.lr);
 	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
 		assert_true(tern_optimizer_value(&a->optimizer, i) ==
@@ -326,6 +333,8 @@ static const struct {
 	{ROOT, "clip_norm", NULL, {"-1", "-0.001"}},
 	{ROOT, "arithmetic", NULL, {"3"}},
 	{ROOT, "optimizer", NULL, {"\"adam\"", "{}"}},
+	/* Without rules (an empty list), that of fc1.bias is missing. */
+	{ROOT, "rules", "rule", {"{}", "3"}},
 	{ROOT, "params", NULL, {"{}", "[3]", "[{}]"}},
 	{ROOT, "servers", NULL, {"{}", "[3]", "[\"\"]", "[\"a\", null]"}},
 	{OPTIMIZER, "name", "optimizer", {"3", "\"sgdx\"", "\"\""}},
@@ -349,6 +358,7 @@ static const struct {
 			"[4294967296,4294967296,4294967296]"}},
 	{PARAM, "init", "tensor fc1.bias: init", {"1", "true", "\"zero\"", "\"\""}},
 	{PARAM, "a", "tensor fc1.bias: a", {"1e39", "\"1\""}},
+	{PARAM, "rule", "tensor fc1.bias: rule", {"3", "-1", "1.0"}},
 	{PARAM, "b", "tensor fc1.bias: b", {"-1e39", "\"1\""}},
 };
 
@@ -390,6 +400,26 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 	refused(ROOT, "batch",
 		"\"1234567890123456789012345678901234567890123456789012345678901234\"",
 		"got a longer text");
+}
+
+/* The norm of gradients has no meaning for means of statistics. */
+static void test_means_and_clipping_exclude_each_other(void **state)
+{
+	struct tern_ps_job job = some_job(), back;
+	char *text;
+
+	(void)state;
+	tern_optimizer_parse("mean", &job.rules[1]);
+	for (int clips = 0; clips < 2; clips++) {
+		job.clip_norm = clips;
+		text = tern_ps_job_encode(&job);
+		assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why),
+			clips ? -EINVAL : 0);
+		tern_ps_job_fini(&back);
+		free(text);
+	}
+	assert_non_null(strstr(why.text, "clip_norm: expected 0"));
+	tern_ps_job_fini(&job);
 }
 
 /* Every field of an encoded job is in the list above. */
@@ -435,8 +465,8 @@ static json_t *tensor_json(unsigned number)
 	char name[16];
 
 	snprintf(name, sizeof(name), "t%u", number);
-	return json_pack("{s:s, s:[i], s:s, s:f, s:f}", "name", name, "dims", 1, "init",
-		"zeros", "a", 0.0, "b", 0.0);
+	return json_pack("{s:s, s:[i], s:s, s:f, s:f, s:i}", "name", name, "dims", 1,
+		"init", "zeros", "a", 0.0, "b", 0.0, "rule", 0);
 }
 
 static void test_lists_that_are_too_long_are_refused(void **state)
@@ -452,6 +482,12 @@ static void test_lists_that_are_too_long_are_refused(void **state)
 	json_array_append_new(json_object_get(root, "servers"), json_string("a"));
 	assert_int_equal(decode(root, &job), -EINVAL);
 	assert_non_null(strstr(why.text, "servers"));
+
+	root = some_json();
+	for (unsigned i = 2; i <= TERN_JOB_RULES_MAX; i++)
+		json_array_append(json_object_get(root, "rules"), at(root, OPTIMIZER));
+	assert_int_equal(decode(root, &job), -EINVAL);
+	assert_non_null(strstr(why.text, "rules: expected a list of at most 16"));
 
 	root = some_json();
 	params = json_object_get(root, "params");
@@ -625,6 +661,12 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.optimizer.schedule.kind = TERN_SCHEDULE_LINEAR, "linear:1000,0.1");
 	DIFFERS(theirs.optimizer.schedule.steps = 7, "has cosine:7,0.1, the job");
 	DIFFERS(theirs.optimizer.schedule.factor = 0.7, "has cosine:1000,0.7, the job");
+	DIFFERS(theirs.rule_count = 1, "number of rules: worker 7 has 1, the job 2");
+	DIFFERS(theirs.rules[1].kind = TERN_OPT_ADAGRAD,
+		"rule 2: worker 7 has adagrad, the job rmsprop");
+	DIFFERS(theirs.rules[0].lr = 1, "learning rate");
+	DIFFERS(theirs.params[1].rule = 0,
+		"tensor fc1.bias: worker 7 gives it rule 0, the job rule 2");
 	/* The two numbers differ by one, which float64 cannot represent at this size. */
 	DIFFERS(theirs.seed++, "18364758544493064721, the job 18364758544493064720");
 }
@@ -744,6 +786,7 @@ int main(void)
 		cmocka_unit_test(test_tensors_described_wrongly_are_refused_in_words),
 		cmocka_unit_test(test_a_field_that_is_missing_or_wrong_is_named),
 		cmocka_unit_test(test_the_value_of_a_wrong_field_is_told),
+		cmocka_unit_test(test_means_and_clipping_exclude_each_other),
 		cmocka_unit_test(test_all_fields_are_tried),
 		cmocka_unit_test(test_strings_that_are_too_long_are_refused),
 		cmocka_unit_test(test_lists_that_are_too_long_are_refused),

@@ -222,6 +222,9 @@ static struct tern_ps_job largest_job(void)
 
 	assert_true(job.params && job.names && job.servers);
 	tern_optimizer_parse("adam", &job.optimizer);
+	job.rule_count = TERN_JOB_RULES_MAX;
+	for (unsigned i = 0; i < TERN_JOB_RULES_MAX; i++)
+		job.rules[i] = job.optimizer;
 	/* Long in JSON, where each of these characters is \u0001. */
 	memset(job.arithmetic, 1, sizeof(job.arithmetic) - 1);
 	for (unsigned i = 0; i < TERN_SERVERS_MAX; i++)

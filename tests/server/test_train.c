@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/endian.h"
 
 #define DONE 99 /* value of `stage` after the end of a mishap */
 /* Status of a worker that is meant to give up; no other code uses this errno. */
@@ -122,6 +123,59 @@ static void test_one_worker_may_compute_many_slots(void **state)
 	free(one.bytes);
 	free(clipped.bytes);
 	staging_bytes = 0;
+}
+
+/* ---- rules of single parameters ---- */
+
+static struct tern_param seen_params[16];
+static uint32_t seen_count;
+
+/* The same optimizer, but the chunks have segments. */
+static void repeat_rule(struct tern_ps_job *job)
+{
+	job->rules[0] = job->optimizer;
+	job->rule_count = 1;
+	for (uint32_t i = 0; i < job->param_count; i++)
+		job->params[i].rule = i % 2;
+}
+
+static void freeze_biases(struct tern_ps_job *job)
+{
+	repeat_rule(job);
+	tern_optimizer_parse("sgd", &job->rules[0]);
+	job->rules[0].lr = 0;
+	seen_count = job->param_count;
+	assert_true(seen_count <= TERN_ARRAY_SIZE(seen_params));
+	memcpy(seen_params, job->params, seen_count * sizeof(*seen_params));
+}
+
+static void test_parameters_may_have_rules_of_their_own(void **state)
+{
+	static const struct setup setup = {
+		"tcp", "mlp:300,40", "adam", 1, 1, 4, 30, TERN_MODE_SYNC, 0};
+	static const struct setup other = {
+		"shm", "mlp:300,40", "adam", 2, 2, 4, 30, TERN_MODE_SYNC, 0};
+	struct outcome plain = train(&setup), frozen;
+	const char *values;
+
+	(void)state;
+	adjust_job = repeat_rule;
+	expect_same(&plain, &setup);
+	adjust_job = freeze_biases;
+	frozen = train(&setup);
+	expect_same(&frozen, &other);
+	adjust_job = NULL;
+	/* A safetensors file: 8 bytes, the length of the header; the header; values. */
+	values = frozen.bytes + 8 + tern_get_le64(frozen.bytes);
+	for (uint32_t i = 0; i < seen_count; i++) {
+		bool has_moved = false, is_bias = i % 2;
+
+		for (uint64_t j = 0; j < 4 * seen_params[i].count; j++)
+			has_moved = has_moved || values[4 * seen_params[i].first + j];
+		assert_int_equal(has_moved, !is_bias);
+	}
+	free(plain.bytes);
+	free(frozen.bytes);
 }
 
 /* ---- tests ---- */
@@ -632,6 +686,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_same_bytes_whoever_computes),
+		cmocka_unit_test(test_parameters_may_have_rules_of_their_own),
 		cmocka_unit_test(test_one_worker_may_compute_many_slots),
 		cmocka_unit_test(test_clipping_gives_the_same_bytes_on_any_servers),
 		cmocka_unit_test(test_a_clip_that_never_clips_changes_nothing),

@@ -13,6 +13,7 @@
 
 struct tern_dataset *data, *test;
 uint64_t staging_bytes;
+void (*adjust_job)(struct tern_ps_job *job);
 
 /* ---- data: two classes separated by a plane ---- */
 
@@ -238,6 +239,8 @@ void start_worker(struct member *m, const struct setup *setup,
 	tern_optimizer_parse(setup->optimizer, &job.optimizer);
 	open_worker(m, model);
 	engine_computer_describe(m->computer, &job);
+	if (adjust_job)
+		adjust_job(&job);
 	assert_int_equal(tern_worker_new(&(struct tern_worker_opts){.domain = m->domain,
 						 .ctx = m->ctx,
 						 .computer = &m->computer->computer,

@@ -57,6 +57,8 @@ struct job {
 extern struct tern_dataset *data, *test;
 /* Memory of each server for received gradients; 0: the servers' default. */
 extern uint64_t staging_bytes;
+/* Changes the job that workers bring; NULL: nothing is changed. */
+extern void (*adjust_job)(struct tern_ps_job *job);
 
 int make_data(void **state);
 int free_data(void **state);
