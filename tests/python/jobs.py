@@ -92,7 +92,7 @@ class Job:
         """Starts worker `index`: a Python program and its arguments."""
         self.workers[index] = Process(
             sys.executable, "-X", "faulthandler", "-W", "always", *command, TERN_JOIN=self.join,
-            TERN_WORKERS=self.count, TERN_INDEX=index, **environment)
+            TERN_WORKERS=self.count, TERN_INDEX=index, MALLOC_PERTURB_=165, **environment)
         return self.workers[index]
 
     def end(self, servers=0):

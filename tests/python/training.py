@@ -156,6 +156,28 @@ def threads_that_call_everything_at_the_wrong_time_break_nothing():
         assert "Exception in thread" not in process.error(), process.said()
 
 
+def the_end_of_a_slot_waits_for_a_push_in_another_thread():
+    """A push that comes after the end raises. One that came before takes some milliseconds for its copy."""
+    with Job(1) as job:
+        job.worker(0, "-c", "import contextlib, numpy, pytern, threading, time\n"
+                   "def push(slot):\n"
+                   "    with contextlib.suppress(pytern.Error):\n"
+                   "        slot.push(w, ones)\n"
+                   "with pytern.Session(steps=10) as s:\n"
+                   "    w = s.tensor('w', 1 << 23)\n"
+                   "    ones = numpy.ones(w.shape, numpy.float32)\n"
+                   "    for slot in s.slots():\n"
+                   "        with slot:\n"
+                   "            slot.loss(0)\n"
+                   "            thread = threading.Thread(target=push, args=[slot])\n"
+                   "            thread.start()\n"
+                   "            time.sleep(0.001)\n"
+                   "        thread.join()\n"
+                   "    with s.finishing():\n"
+                   "        assert (w.value == w.value[0]).all()")
+        job.end()
+
+
 def a_forked_child_is_refused_and_its_destructors_say_nothing():
     got, workers = result("forked", ["plain"], ["fork", 30])
     assert got == undisturbed()
@@ -210,6 +232,7 @@ def mistakes_are_told_in_a_sentence():
     told = [line for line in workers[1].lines if line and not line.startswith(("step", "note"))]
     assert told == [
         "ValueError: tensor w: expected a gradient of shape (30, 10), got (3, 4)",
+        "ValueError: tensor w: expected a gradient of shape (30, 10), got (10, 30)",
         "TypeError: tensor w: expected a gradient of real numbers, got dtype complex128",
         "TypeError: expected a tensor that Session.tensor() has returned, got str",
         "ValueError: tensor w: expected a gradient of shape (30, 10), got ()",
@@ -277,6 +300,7 @@ CASES = [
     gradients_of_other_types_are_converted_with_one_warning,
     threads_may_push,
     threads_that_call_everything_at_the_wrong_time_break_nothing,
+    the_end_of_a_slot_waits_for_a_push_in_another_thread,
     a_forked_child_is_refused_and_its_destructors_say_nothing,
     a_spawned_child_that_opens_a_session_again_is_refused,
     another_worker_finishes_if_the_finisher_is_killed,

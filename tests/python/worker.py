@@ -49,6 +49,7 @@ def forked(session, slot, w):
 
 def mistakes(session, slot, w, b):
     complain(slot.push, w, numpy.zeros((3, 4), numpy.float32))
+    complain(slot.push, w, numpy.zeros(w.shape[::-1], numpy.float32))
     complain(slot.push, w, numpy.zeros(w.shape, complex))
     complain(slot.push, "w", numpy.zeros(w.shape))
     complain(slot.push, w, None)
@@ -90,10 +91,11 @@ class Hammer:
 
 
 class Values:
-    """Arrays of parameters must keep their values after the slot."""
+    """Arrays of parameters must keep their values after the slot, and views must be readable for ever."""
 
     def __init__(self):
         self.kept = []
+        self.view = None
 
     def keep(self, slot, w, b):
         if slot.step % 7 == 0:
@@ -101,6 +103,7 @@ class Values:
             self.kept.append((slot[b][1:], slot[b][1:].copy()))
         assert numpy.array_equal(slot.view(w), slot[w])
         assert slot[w] is slot[w]
+        self.view = slot.view(w)
 
     def check(self):
         assert len(self.kept) > 8
@@ -115,7 +118,7 @@ def push(slot, w, b, of_w, of_b, pool):
         except tern.Error as error:  # a thread was faster
             assert "pushed before" in str(error), error
     elif ACT == "float64":
-        slot.push(w, of_w.astype(numpy.float64))
+        slot.push(w, of_w.astype(">f4" if slot.step % 2 else numpy.float64))
         slot.push(b, numpy.repeat(of_b, 2)[::2])
     elif ACT == "threads":
         for result in [pool.submit(slot.push, w, of_w), pool.submit(slot.push, b, of_b)]:
@@ -150,8 +153,9 @@ def act(session, slot, w, b):
         say("revoked")
         raise SystemExit(0)
     elif ACT == "close":
-        threading.Timer(0.3, session.close).start()
-        time.sleep(0.6)
+        closer = threading.Thread(target=session.close)
+        closer.start()
+        closer.join()
         complain(slot.push, w, numpy.zeros(w.shape, numpy.float32))
         raise SystemExit(0)
 
@@ -201,6 +205,7 @@ def main():
         if ACT != "ask nothing":
             finish(session, w, b, values)
     complain(lambda: w.value)
+    assert values.view.sum() == values.view.sum()
     if hammer:
         for thread in hammer.threads:
             thread.join()
