@@ -167,7 +167,9 @@ class Slot:
             self._native.push(self._turn, w.id, w._convert(gradient))
 
     def loss(self, value: Any) -> None:
-        """The mean loss over the slot's records, which progress lines show. Needed before the end of the slot."""
+        """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block."""
+        if self._ended:
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: its loss is known")
         try:
             self._loss = float(value)
         except (TypeError, ValueError):

@@ -112,8 +112,11 @@ def optimizers_and_initial_values_are_checked():
 
 def defaults_of_optimizers_are_those_of_the_library():
     text = (TOP / "kernels" / "optimizer.c").read_text()
-    text = text[text.index("table[] = {"):text.index("};")]
-    rows = {row.split('"')[0]: dict(re.findall(r"\.(\w+) = ([\d.e-]+)f", row)) for row in text.split('{"')}
+    rows = {name: dict(re.findall(r"\.(\w+) = ([\d.e-]+)f", fields))
+            for name, fields in re.findall(r'\{"(\w+)",\s*\{(\.kind = [^}]*)\}', text)}
+    classes = {cls.name for cls in tern.Optimizer.__subclasses__()}
+    missing = rows.keys() - classes
+    assert not missing, f"python/pytern/rules.py has no class for {missing}"
     for cls in tern.Optimizer.__subclasses__():
         of_c = {key: float(value) for key, value in rows[cls.name].items()}
         ours = {key: value for key, value in cls().settings().items() if value}

@@ -55,6 +55,49 @@ def count_finishers(workers):
     return [line for w in workers.values() for line in w.lines].count("finisher")
 
 
+SMALL = """
+import sys
+import numpy
+import pytern
+with pytern.Session(steps=20, **eval(sys.argv[1], vars(pytern))) as s:
+    w = s.tensor("w", (5, 3), pytern.constant(1))
+    for slot in s.slots():
+        with slot:
+            assert len(slot.records) == 0
+            slot.push(w, numpy.ones(w.shape, numpy.float32))
+            slot.loss(slot[w].mean())
+    with s.finishing() as mine:
+        if mine:
+            print("value", w.value[0, 0])
+            assert len(set(w.value.reshape(-1))) == 1 and w.value[0, 0] < 1
+"""
+
+
+def every_optimizer_descends_in_both_modes():
+    for rule in ("SGD()", "Momentum(weight_decay=0.01)", "Adagrad()", "Adam(beta2=0.99)"):
+        for mode in ("sync", "async"):
+            with Job(2) as job:
+                for i in range(2):
+                    job.worker(i, "-c", SMALL, f"dict(optimizer={rule}, mode={mode!r})")
+                job.end()
+
+
+def write_secret(name, text):
+    path = SCRATCH / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def the_secret_of_a_file_lets_a_worker_in():
+    right, wrong = (write_secret(name, text) for name, text in (("right", "a" * 32), ("wrong", "b" * 32)))
+    with Job(1, 1, "tcp", "--secret-file", right) as job:
+        refused = job.worker(0, "-c", SMALL, f"dict(secret_file={str(wrong)!r})").end(1)
+        assert refused.error().splitlines()[-1].endswith("refused: another secret, or no permission"), refused.said()
+        job.worker(0, "-c", SMALL, f"dict(secret_file={str(right)!r})", TERN_SECRET_FILE=wrong)
+        job.end()
+
+
 def exactly_one_worker_is_the_finisher():
     got, workers = result("one", ["plain"], ["plain"], ["plain"])
     assert got == undisturbed()
@@ -249,6 +292,8 @@ def a_slot_that_has_ended_raises():
     _, workers = result("ended", ["plain"])
     told = [line for line in workers[0].lines if line and line.startswith("Error")]
     assert told == ["Error: the slot has ended: its parameters and records are only there inside its `with` block",
+                    "Error: slot 5 of step 59 has ended: its loss is known",
+                    "Error: slot 5 of step 59 has ended: it can be entered once",
                     "Error: the session is closed"], told
 
 
@@ -289,6 +334,8 @@ def workers_that_describe_other_jobs_are_refused():
 
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
+    every_optimizer_descends_in_both_modes,
+    the_secret_of_a_file_lets_a_worker_in,
     exactly_one_worker_is_the_finisher,
     a_worker_that_does_not_ask_for_the_finisher_ends_with_the_job,
     a_worker_that_is_killed_is_replaced,

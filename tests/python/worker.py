@@ -96,8 +96,12 @@ class Values:
     def __init__(self):
         self.kept = []
         self.view = None
+        self.address = None  # of the last copy, if nobody kept it
 
     def keep(self, slot, w, b):
+        address = slot[w].__array_interface__["data"][0]
+        assert self.address in (None, address), "the memory of a copy that nobody kept was not used again"
+        self.address = None if slot.step % 7 == 0 else address
         if slot.step % 7 == 0:
             self.kept.append((slot[w], slot[w].copy()))
             self.kept.append((slot[b][1:], slot[b][1:].copy()))
@@ -202,6 +206,8 @@ def main():
             with slot:
                 compute(session, slot, w, b, values, pool)
         complain(lambda: slot[w])
+        complain(slot.loss, 0)
+        complain(slot.__enter__)
         if ACT != "ask nothing":
             finish(session, w, b, values)
     complain(lambda: w.value)
