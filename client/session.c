@@ -37,6 +37,11 @@ struct tern_session {
 	 * there. */
 	struct tern_ps_job job;
 	uint32_t *params_of, tensor_room;
+	/* By id: the rule of a tensor that has one of its own. */
+	struct tensor_rule {
+		bool given;
+		struct tern_optimizer rule;
+	} * rules_of;
 	struct tern_slot slot;
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
@@ -216,8 +221,31 @@ void tern_session_free(struct tern_session *s)
 		forget_tensors(s);
 	tern_ps_job_fini(&s->job);
 	free(s->params_of);
+	free(s->rules_of);
 	free(s->slot.pushed);
 	free(s);
+}
+
+/* Reads an update rule. A field of 0 leaves the rule's default. */
+static int read_rule(struct tern_session *s, const struct tern_rule_opts *rule,
+	struct tern_optimizer *o)
+{
+	const char *name = rule->name ? rule->name : "sgd";
+	const struct {
+		double from;
+		float *to;
+	} fields[] = {{rule->lr, &o->lr}, {rule->momentum, &o->momentum},
+		{rule->beta1, &o->beta1}, {rule->beta2, &o->beta2},
+		{rule->epsilon, &o->epsilon}, {rule->weight_decay, &o->weight_decay},
+		{rule->initial_accumulator, &o->initial_accumulator}};
+
+	if (tern_optimizer_parse(name, o) < 0)
+		return complain(s, -EINVAL, "rule %.60s: expected %s", name,
+			tern_optimizer_names());
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
+		if (fields[i].from != 0)
+			*fields[i].to = fields[i].from < 0 ? 0 : (float)fields[i].from;
+	return 0;
 }
 
 /* Makes room for one more tensor. */
@@ -225,6 +253,7 @@ static int grow(struct tern_session *s)
 {
 	uint32_t room = TERN_MAX(16u, 2 * s->tensor_room);
 	struct tern_param *params;
+	struct tensor_rule *rules;
 
 	if (s->job.param_count < s->tensor_room)
 		return 0;
@@ -232,6 +261,10 @@ static int grow(struct tern_session *s)
 	if (!params)
 		return -ENOMEM;
 	s->job.params = params;
+	rules = realloc(s->rules_of, room * sizeof(*rules));
+	if (!rules)
+		return -ENOMEM;
+	s->rules_of = rules;
 	s->tensor_room = room;
 	return 0;
 }
@@ -240,6 +273,7 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 	size_t opts_bytes, uint32_t *id)
 {
 	struct tern_tensor_opts o;
+	struct tensor_rule own = {.given = false};
 	char *name;
 	int r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
 
@@ -259,10 +293,15 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 	if (s->job.param_count == TERN_PARAMS_MAX)
 		return complain(s, -E2BIG, "tensor %s: a job has at most %u tensors",
 			o.name, TERN_PARAMS_MAX);
+	own.given = o.rule;
+	r = o.rule ? read_rule(s, o.rule, &own.rule) : 0;
+	if (r < 0)
+		return r;
 	name = grow(s) < 0 ? NULL : strdup(o.name);
 	if (!name)
 		return complain(s, -ENOMEM, "no memory for tensor %s", o.name);
 	*id = s->job.param_count++;
+	s->rules_of[*id] = own;
 	s->job.params[*id] = (struct tern_param){.name = name,
 		.shape = o.shape,
 		.first = *id, /* until the tensors are sorted */
@@ -273,28 +312,6 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 }
 
 /* ---- the start ---- */
-
-/* Fills in the rule of the job. A field of 0 leaves the rule's default. */
-static int read_rule(struct tern_session *s, const struct tern_rule_opts *rule)
-{
-	struct tern_optimizer *o = &s->job.optimizer;
-	const char *name = rule->name ? rule->name : "sgd";
-	const struct {
-		double from;
-		float *to;
-	} fields[] = {{rule->lr, &o->lr}, {rule->momentum, &o->momentum},
-		{rule->beta1, &o->beta1}, {rule->beta2, &o->beta2},
-		{rule->epsilon, &o->epsilon}, {rule->weight_decay, &o->weight_decay},
-		{rule->initial_accumulator, &o->initial_accumulator}};
-
-	if (tern_optimizer_parse(name, o) < 0)
-		return complain(s, -EINVAL, "rule %.60s: expected %s", name,
-			tern_optimizer_names());
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
-		if (fields[i].from != 0)
-			*fields[i].to = fields[i].from < 0 ? 0 : (float)fields[i].from;
-	return 0;
-}
 
 static int read_schedule(struct tern_session *s, const struct tern_schedule_opts *o)
 {
@@ -323,6 +340,38 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+/* Compares two rules, whose schedules are the same. */
+static bool is_same(const struct tern_optimizer *a, const struct tern_optimizer *b)
+{
+	for (unsigned i = 0; i < TERN_SETTING_COUNT; i++)
+		if (tern_optimizer_value(a, i) != tern_optimizer_value(b, i))
+			return false;
+	return a->kind == b->kind && a->lr == b->lr;
+}
+
+/* Gives the tensor's rule its number in the job. Equal rules have one number. The tensors
+ * are visited in the order of their names, so all workers count alike. */
+static int number_rule(struct tern_session *s, struct tern_param *p)
+{
+	struct tensor_rule *own = &s->rules_of[p->first];
+	uint32_t i = 0;
+
+	if (!own->given)
+		return 0;
+	if (own->rule.kind != TERN_OPT_MEAN)
+		own->rule.schedule = s->job.optimizer.schedule;
+	while (i < s->job.rule_count && !is_same(&s->job.rules[i], &own->rule))
+		i++;
+	if (i == TERN_JOB_RULES_MAX)
+		return complain(s, -EINVAL,
+			"tensor %s: a job has at most %u different rules of tensors",
+			p->name, TERN_JOB_RULES_MAX);
+	s->job.rules[i] = own->rule;
+	s->job.rule_count = TERN_MAX(s->job.rule_count, i + 1);
+	p->rule = i + 1;
+	return 0;
+}
+
 /* Brings the tensors into the order of their names, and lays them out one after the
  * other. */
 static int lay_out(struct tern_session *s)
@@ -341,6 +390,9 @@ static int lay_out(struct tern_session *s)
 		if (strcmp(s->job.params[i - 1].name, s->job.params[i].name) == 0)
 			return complain(s, -EINVAL, "two tensors have the name %s",
 				s->job.params[i].name);
+	for (uint32_t i = 0; i < count; i++)
+		if (number_rule(s, &s->job.params[i]) < 0)
+			return -EINVAL;
 	return 0;
 }
 
@@ -388,7 +440,7 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 		return complain(s, -EINVAL, "arithmetic: expected at most %zu bytes",
 			sizeof(job->arithmetic) - 1);
 	strcpy(job->arithmetic, arithmetic);
-	r = read_rule(s, &o->rule);
+	r = read_rule(s, &o->rule, &s->job.optimizer);
 	return r < 0 ? r : read_schedule(s, &o->schedule);
 }
 

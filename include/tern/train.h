@@ -54,21 +54,25 @@ enum tern_init {
 /* Bytes of the longest name of a tensor, without the NUL. */
 #define TERN_TENSOR_NAME_MAX 255u
 
+/* How the servers update parameters. A number of 0 means the rule's default, and a negative
+ * number means 0. A number that the rule does not have must be 0. */
+struct tern_rule_opts {
+	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
+	 * "sgd". docs/training.md has the formulas and the defaults. For single tensors also
+	 * "mean": the tensor becomes the mean of what was pushed, as statistics need. */
+	const char *name;
+	double lr; /* learning rate */
+	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
+};
+
 struct tern_tensor_opts {
 	const char *name;        /* copied */
 	struct tern_shape shape; /* dtype TERN_F32; no dimension of 0 */
 	enum tern_init init;
 	double a, b;
-};
-
-/* How the servers update parameters. A number of 0 means the rule's default, and a negative
- * number means 0. A number that the rule does not have must be 0. */
-struct tern_rule_opts {
-	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
-	 * "sgd". docs/training.md has the formulas and the defaults. */
-	const char *name;
-	double lr; /* learning rate */
-	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
+	/* How the servers update this tensor; copied. NULL: as the job's rule says. A job may
+	 * have 16 different rules of tensors. */
+	const struct tern_rule_opts *rule;
 };
 
 /* How the learning rate changes from step to step. docs/training.md has the formulas. */
@@ -92,7 +96,7 @@ struct tern_job_opts {
 	uint64_t seed;
 	struct tern_rule_opts rule;
 	double clip_norm; /* sync: limit of a gradient's global norm; 0: none */
-	struct tern_schedule_opts schedule;
+	struct tern_schedule_opts schedule; /* of all rules */
 	/* Names all that the bits of a gradient depend on, besides the parameters and the
 	 * records. In sync mode the servers refuse workers with different names; at most
 	 * 127 bytes. NULL: "". Then equal bytes are not promised. */

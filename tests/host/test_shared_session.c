@@ -138,9 +138,15 @@ static void open_trainer(struct trainer *t)
 			    &t->session) < 0;
 	for (unsigned k = 0; k < TENSORS; k++) {
 		unsigned at = (k + t->index) % TENSORS;
+		/* The third tensor has another rate, and the first is a statistic. */
+		const struct tern_rule_opts fast = {.name = "sgd", .lr = 2},
+					    mean = {.name = "mean"};
 		const struct tern_tensor_opts tensor = {.name = names[at],
 			.shape = tern_shape_1d(TERN_F32, counts[at]),
-			.init = TERN_INIT_ZEROS};
+			.init = TERN_INIT_ZEROS,
+			.rule = at == 2   ? &fast
+				: at == 0 ? &mean
+					  : NULL};
 
 		t->wrong += tern_shared_tensor(
 				    t->shared, t->session, &tensor, &t->ids[at]) < 0;
@@ -208,9 +214,11 @@ static void check(const struct trainer *t)
 {
 	assert_int_equal(t->wrong, 0);
 	assert_int_equal(t->status, 0);
-	/* The mean over the slots of gradient_of(), times rate and steps. */
+	/* The mean over the slots of gradient_of(); but for the statistic, times rate and
+	 * steps. */
 	for (unsigned k = 0; k < TENSORS; k++) {
-		float expected = -0.5f * (float)STEPS * 2.5f * (float)(k + 1) * 0.25f;
+		float times = k == 0 ? 1 : -(k == 2 ? 2.0f : 0.5f) * (float)STEPS;
+		float expected = times * 2.5f * (float)(k + 1) * 0.25f;
 
 		assert_true(t->final[k][0] == expected);
 		assert_true(t->final[k][1] == expected);
@@ -357,6 +365,36 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	starts_badly(&good, "w", "w");
 }
 
+static void test_too_many_rules_are_refused(void **state)
+{
+	const struct tern_job_opts job = {.workers = 1, .steps = 1};
+	struct tern_shared *shared;
+	struct tern_session *s;
+	char name[20];
+	uint32_t id;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	s = session_of(shared, "127.0.0.1:9");
+	for (unsigned i = 0; i < 40; i++) {
+		/* Every rule occurs twice: 17 of them are too many, and not 34. */
+		const struct tern_rule_opts rule = {
+			.name = "momentum", .lr = 1 + i / 2 % 17};
+
+		snprintf(name, sizeof(name), "t%02u", i);
+		assert_int_equal(tern_shared_tensor(shared, s,
+					 &(struct tern_tensor_opts){.name = name,
+						 .shape = tern_shape_1d(TERN_F32, 1),
+						 .rule = &rule},
+					 &id),
+			0);
+	}
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"tensor t32: a job has at most 16 different rules of tensors");
+	tern_shared_free(shared);
+}
+
 static void test_a_session_without_servers_ends(void **state)
 {
 	const struct tern_context_opts quick = {.connect_ns = 100 * TERN_NS_PER_MS};
@@ -391,6 +429,7 @@ int main(void)
 		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
+		cmocka_unit_test(test_too_many_rules_are_refused),
 		cmocka_unit_test(test_a_session_without_servers_ends),
 	};
 
