@@ -4,10 +4,12 @@
  * ratings, found by least squares. Rating r of a user u for an item v is approximated by the
  * product of a row of `user` and a row of `item`.
  *
- *     tern run --servers 1 --workers 2 -- factorise [FILE]
+ *     tern run --servers 1 --workers 2 -- factorise [FILE [STEPS]]
  *
  * The worker that finishes the job writes the factors to FILE as plain float32. The bytes
  * are the same for any number of workers and servers.
+ *
+ * Build it: cc factorise.c $(pkg-config --cflags --libs tern) -lm -o factorise
  */
 #include <errno.h>
 #include <math.h>
@@ -109,7 +111,7 @@ static const char *save(const struct tern_session *session, const char *path,
 	return fclose(file) ? "cannot write the file" : NULL;
 }
 
-static int train(struct tern_shared *shared, const char *path)
+static int train(struct tern_shared *shared, const char *path, uint64_t steps)
 {
 	const struct tern_tensor_opts tensors[] = {
 		{.name = "user",
@@ -124,7 +126,7 @@ static int train(struct tern_shared *shared, const char *path)
 			.b = 0.5}};
 	/* The number of workers is in the environment: `tern run` sets it. */
 	const struct tern_job_opts job = {.slots = 4,
-		.steps = 400,
+		.steps = steps,
 		.seed = 3,
 		.rule = {.name = "adam", .lr = 0.01},
 		.arithmetic = "factorise 1",
@@ -163,7 +165,8 @@ int main(int argc, char **argv)
 
 	if (tern_shared_new(NULL, &shared) < 0)
 		return fail("cannot start");
-	code = train(shared, argc > 1 ? argv[1] : NULL);
+	code = train(shared, argc > 1 ? argv[1] : NULL,
+		argc > 2 ? strtoull(argv[2], NULL, 10) : 400);
 	tern_shared_free(shared);
 	return code;
 }

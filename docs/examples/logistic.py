@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a logistic regression in NumPy with Tern's parameter servers.
 
-    tern run --servers 1 --workers 2 -- python3 logistic.py weights.npz
+    tern run --servers 1 --workers 2 -- python3 logistic.py [FILE [STEPS]]
 
 The worker that finishes the job writes the weights to the file. The bytes of the weights are the same for any number of
 workers and servers.
@@ -30,10 +30,10 @@ def gradient(x, y, weights, bias):
     return x.T @ error, error.sum(keepdims=True), loss
 
 
-def train(path):
+def train(path, steps):
     x, y = make_data()
     with tern.Session(
-            steps=300, slots=4, seed=3, optimizer=tern.Adam(lr=0.01),
+            steps=steps, slots=4, seed=3, optimizer=tern.Adam(lr=0.01),
             records=RECORDS, batch=64, data=tern.digest(x, y),
             # All that the bits of a gradient depend on, besides parameters and records.
             arithmetic=f"logistic 1, numpy {numpy.__version__}") as session:
@@ -55,4 +55,4 @@ def train(path):
 
 
 if __name__ == "__main__":
-    train(sys.argv[1] if len(sys.argv) > 1 else None)
+    train(sys.argv[1] if len(sys.argv) > 1 else None, int(sys.argv[2]) if len(sys.argv) > 2 else 300)
