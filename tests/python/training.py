@@ -66,10 +66,9 @@ with pytern.Session(steps=20, **eval(sys.argv[1], vars(pytern))) as s:
             assert len(slot.records) == 0
             slot.push(w, numpy.ones(w.shape, numpy.float32))
             slot.loss(slot[w].mean())
-    with s.finishing() as mine:
-        if mine:
-            print("value", w.value[0, 0])
-            assert len(set(w.value.reshape(-1))) == 1 and w.value[0, 0] < 1
+    if s.finisher():
+        print("value", w.value[0, 0])
+        assert s.finisher() and len(set(w.value.reshape(-1))) == 1 and w.value[0, 0] < 1
 """
 
 
