@@ -24,7 +24,8 @@ struct tern_slot {
 	struct tern_work *work; /* NULL: the worker has begun no slot */
 	bool held;              /* the program holds the slot */
 	bool revoked;
-	bool *pushed; /* one entry per tensor, by id */
+	bool *pushed;     /* one entry per tensor, by id */
+	uint32_t pushing; /* number of tensors that are reserved */
 };
 
 struct tern_session {
@@ -514,7 +515,7 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 
 uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j)
 {
-	if (slot->work->record_count == 0 || j >= slot->work->batch)
+	if (!slot->held || slot->work->record_count == 0 || j >= slot->work->batch)
 		return UINT64_MAX;
 	return tern_work_record(slot->work, j);
 }
@@ -530,14 +531,14 @@ const float *tern_slot_param(const struct tern_slot *slot, uint32_t id)
 {
 	const struct tern_param *p = param_of(slot->session, id);
 
-	return p ? tern_vector(slot->work->params) + p->first : NULL;
+	return p && slot->held ? tern_vector(slot->work->params) + p->first : NULL;
 }
 
 float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id)
 {
 	const struct tern_param *p = param_of(slot->session, id);
 
-	return p ? tern_vector(slot->work->gradient) + p->first : NULL;
+	return p && slot->held ? tern_vector(slot->work->gradient) + p->first : NULL;
 }
 
 struct tern_worker *session_worker(const struct tern_session *s)
@@ -550,11 +551,18 @@ struct tern_session *session_of_slot(const struct tern_slot *slot)
 	return slot->session;
 }
 
+static int has_ended(const struct tern_slot *slot)
+{
+	return complain(slot->session, -EINVAL, "the slot has ended");
+}
+
 int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
 {
 	struct tern_session *s = slot->session;
 	const struct tern_param *p = param_of(s, id);
 
+	if (!slot->held)
+		return has_ended(slot);
 	if (!p)
 		return complain(s, -EINVAL, "tensor %u: expected 0 to %u", id,
 			s->job.param_count - 1);
@@ -562,6 +570,7 @@ int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
 		return complain(s, -EALREADY, "tensor %s was pushed before in this slot",
 			p->name);
 	slot->pushed[id] = true;
+	slot->pushing++;
 	*count = p->count;
 	return 0;
 }
@@ -570,7 +579,13 @@ void session_pushed(struct tern_slot *slot, uint32_t id)
 {
 	const struct tern_param *p = param_of(slot->session, id);
 
+	slot->pushing--;
 	tern_work_final(slot->work, p->first, p->count);
+}
+
+bool session_is_pushing(const struct tern_slot *slot)
+{
+	return slot->pushing > 0;
 }
 
 int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from)
@@ -590,15 +605,18 @@ static struct tern_work *let_go(struct tern_slot *slot)
 {
 	struct tern_work *work = slot->work;
 
+	tern_assert(slot->pushing == 0);
 	slot->work = NULL;
 	slot->held = false;
 	return work;
 }
 
-void tern_slot_end(struct tern_slot *slot, double loss)
+int tern_slot_end(struct tern_slot *slot, double loss)
 {
 	struct tern_session *s = slot->session;
 
+	if (!slot->held)
+		return has_ended(slot);
 	for (uint32_t id = 0; id < s->job.param_count; id++) {
 		if (slot->pushed[id])
 			continue;
@@ -607,11 +625,15 @@ void tern_slot_end(struct tern_slot *slot, double loss)
 		tern_slot_push(slot, id, NULL);
 	}
 	tern_work_end(let_go(slot), loss);
+	return 0;
 }
 
-void tern_slot_fail(struct tern_slot *slot, const char *text)
+int tern_slot_fail(struct tern_slot *slot, const char *text)
 {
+	if (!slot->held)
+		return has_ended(slot);
 	tern_work_fail(let_go(slot), -ECANCELED, text);
+	return 0;
 }
 
 bool tern_slot_is_revoked(const struct tern_slot *slot)

@@ -10,6 +10,8 @@
  * caller fills tern_slot_gradient(), *count elements, and calls session_pushed(). */
 int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count);
 void session_pushed(struct tern_slot *slot, uint32_t id);
+/* True while a tensor is reserved. The slot must not be ended then. */
+bool session_is_pushing(const struct tern_slot *slot);
 
 struct tern_session *session_of_slot(const struct tern_slot *slot);
 

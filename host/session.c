@@ -222,26 +222,47 @@ int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_
 	return leave(shared, s, r);
 }
 
-int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double loss)
+struct slot_waiter {
+	struct shared_waiter waiter;
+	const struct tern_slot *slot;
+};
+
+static bool is_quiet(struct shared_waiter *waiter)
 {
+	return !session_is_pushing(
+		tern_container_of(waiter, struct slot_waiter, waiter)->slot);
+}
+
+/* Takes the lock, when no other thread copies a gradient of the slot any more. */
+static int enter_quiet(struct tern_shared *shared, const struct tern_slot *slot)
+{
+	struct slot_waiter w = {.waiter.is_answered = is_quiet, .slot = slot};
 	int r = shared_enter(shared);
 
 	if (r < 0)
 		return r;
-	tern_slot_end(slot, loss);
-	shared_leave(shared);
-	return 0;
+	r = shared_wait_for(shared, &w.waiter, TERN_NEVER);
+	if (r < 0)
+		shared_leave(shared);
+	return r;
+}
+
+int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double loss)
+{
+	int r = enter_quiet(shared, slot);
+
+	if (r < 0)
+		return r;
+	return leave(shared, session_of_slot(slot), tern_slot_end(slot, loss));
 }
 
 int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const char *text)
 {
-	int r = shared_enter(shared);
+	int r = enter_quiet(shared, slot);
 
 	if (r < 0)
 		return r;
-	tern_slot_fail(slot, text);
-	shared_leave(shared);
-	return 0;
+	return leave(shared, session_of_slot(slot), tern_slot_fail(slot, text));
 }
 
 /* ---- the end ---- */

@@ -135,6 +135,7 @@ static void settle(struct tern_shared *shared)
 
 static void give(struct tern_shared *shared)
 {
+	serve_waiters(shared); /* the caller may have changed what they wait for */
 	if (shared->asleep)
 		settle(shared);
 	pthread_mutex_unlock(&shared->lock);

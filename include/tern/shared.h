@@ -121,7 +121,8 @@ static inline int tern_shared_next(struct tern_shared *shared, struct tern_sessi
 }
 
 /* As the functions of the same names in <tern/train.h>. Several threads may push different
- * tensors of a slot at the same time. tern_slot_param(), tern_slot_gradient() and
+ * tensors of a slot at the same time; the end of the slot waits for these calls, and what
+ * was not pushed by then counts as 0. tern_slot_param(), tern_slot_gradient() and
  * tern_slot_record() need no lock while the caller holds the slot. */
 TERN_API int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot,
 	uint32_t id, const float *from);

@@ -197,6 +197,9 @@ static inline int tern_session_next(
 	return tern_session_next_sized(s, slot, info, sizeof(*info));
 }
 
+/* A slot that has ended must not be used: its memory may serve the next slot. As long as it
+ * does not, the functions below return -EINVAL, NULL or UINT64_MAX. */
+
 /* Returns the number of the slot's j-th record, 0 <= j < info->batch; UINT64_MAX: the slot
  * has no such record. Any thread may call this while the caller holds the slot. */
 TERN_API uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j);
@@ -218,13 +221,13 @@ TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *fr
 
 /* Ends the slot: it is computed. The gradients of tensors that were not pushed are 0.
  * `loss` is the mean over the slot's records, for progress lines; a loss that is no number
- * ends the job. The caller no longer holds the slot. */
-TERN_API void tern_slot_end(struct tern_slot *slot, double loss);
+ * ends the job. The caller no longer holds the slot. -EINVAL: it did not hold it. */
+TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the job,
  * and other workers, if there are any, compute its slots from now on. The caller no longer
- * holds the slot. */
-TERN_API void tern_slot_fail(struct tern_slot *slot, const char *text);
+ * holds the slot. -EINVAL: it did not hold it. */
+TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
 
 /* True if the result of this slot is not needed any more: the job has ended, or goes on
  * without this worker. The functions above still work and have no effect; the caller must

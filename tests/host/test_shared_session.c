@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tern/shared.h>
 
@@ -250,8 +251,6 @@ static void test_a_worker_that_fails_is_replaced(void **state)
 	assert_string_equal(trainers[0].text, "ValueError: it was asked to");
 }
 
-/* ---- errors ---- */
-
 static struct tern_session *session_of(struct tern_shared *shared, const char *join)
 {
 	struct tern_session *s;
@@ -261,6 +260,79 @@ static struct tern_session *session_of(struct tern_shared *shared, const char *j
 		0);
 	return s;
 }
+
+/* ---- a slot is ended beside a push ---- */
+
+#define HUGE_COUNT 1000000u
+
+struct late_push {
+	struct tern_shared *shared;
+	struct tern_slot *slot;
+	const float *from;
+	int status;
+};
+
+static void *push_late(void *arg)
+{
+	struct late_push *p = arg;
+
+	p->status = tern_shared_push(p->shared, p->slot, 0, p->from);
+	return NULL;
+}
+
+static void check_whole(const float *values, float expected)
+{
+	for (unsigned i = 0; i < HUGE_COUNT; i++)
+		if (values[i] != expected)
+			fail_msg("element %u is %g, not %g", i, (double)values[i],
+				(double)expected);
+}
+
+/* The push is whole in the step, or refused; never is a part of it in the step. */
+static void test_a_slot_that_ends_beside_a_push_has_it_whole_or_not(void **state)
+{
+	float *from = malloc(HUGE_COUNT * sizeof(*from));
+	struct served served;
+	struct trainer t = {.served = &served, .workers = 1};
+	struct tern_slot *slot;
+	float expected = 0;
+	uint32_t id;
+
+	(void)state;
+	for (unsigned i = 0; i < HUGE_COUNT; i++)
+		from[i] = 1;
+	start_serving(&served, 1);
+	assert_int_equal(tern_shared_new(NULL, &t.shared), 0);
+	t.session = session_of(t.shared, served.join);
+	assert_int_equal(tern_shared_tensor(t.shared, t.session,
+				 &(struct tern_tensor_opts){.name = "w",
+					 .shape = tern_shape_1d(TERN_F32, HUGE_COUNT)},
+				 &id),
+		0);
+	assert_int_equal(
+		tern_shared_start(t.shared, t.session,
+			&(struct tern_job_opts){
+				.workers = 1, .steps = STEPS, .rule = {.lr = 1}}),
+		0);
+	while (tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT) == 0) {
+		struct late_push p = {.shared = t.shared, .slot = slot, .from = from};
+
+		check_whole(tern_slot_param(slot, 0), expected);
+		assert_int_equal(pthread_create(&t.thread, NULL, push_late, &p), 0);
+		usleep((useconds_t)(rand() % 200));
+		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
+		pthread_join(t.thread, NULL);
+		assert_true(p.status == 0 || p.status == -EINVAL);
+		expected -= p.status == 0;
+	}
+	check_whole(tern_session_param(t.session, 0), expected);
+	end_trainer(&t);
+	tern_shared_free(t.shared);
+	end_serving(&served);
+	free(from);
+}
+
+/* ---- errors ---- */
 
 static void declare(struct tern_shared *shared, struct tern_session *s, const char *name)
 {
@@ -427,6 +499,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sessions_train_from_many_threads),
 		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
+		cmocka_unit_test(test_a_slot_that_ends_beside_a_push_has_it_whole_or_not),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
 		cmocka_unit_test(test_too_many_rules_are_refused),

@@ -175,10 +175,16 @@ static void go_on(struct program *p)
 		complain(p, "saw parameters change while it held the slot");
 	if (p->member->fails && (p->pushed == TENSORS || dice(p, 300))) {
 		p->slot = NULL;
-		tern_slot_fail(slot, "the program has failed");
+		expect(p, tern_slot_fail(slot, "the program has failed"), 0,
+			"the failure of a slot");
+		expect(p, tern_slot_end(slot, 0.5), -EINVAL,
+			"the end of a slot that failed");
+		expect(p, tern_slot_push(slot, 0, NULL), -EINVAL, "a push after the end");
+		if (tern_slot_param(slot, 0) || tern_slot_gradient(slot, 0))
+			complain(p, "got memory of a slot that has ended");
 	} else if (p->pushed == TENSORS && dice(p, 500)) {
 		p->slot = NULL;
-		tern_slot_end(slot, 0.5);
+		expect(p, tern_slot_end(slot, 0.5), 0, "the end of a slot");
 	}
 }
 
