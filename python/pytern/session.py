@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from .rules import SGD, Init, Optimizer, _number, zeros
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
+ARITHMETIC, RECORDS = 7, 8  # their places in Session._job
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 
@@ -103,6 +104,27 @@ class Tensor:
                     else "is not contiguous and is copied")
             warnings.warn(f"tensor {self.name}: its gradient {what} in each push", stacklevel=4)
         return numpy.ascontiguousarray(array, numpy.float32).reshape(self.shape)
+
+
+class Follower(Protocol):
+    """What a part of the package for a framework, such as pytern.torch, does along with the session."""
+
+    def start(self) -> str:
+        """Before the session joins the job. Returns what to add to `arithmetic`."""
+        ...
+
+    def enter(self, slot: "Slot") -> None:
+        """At the beginning of the slot's block. An exception leaves the loop over the slots."""
+        ...
+
+    def leave(self, slot: "Slot", failed: bool) -> None:
+        """At the end of the slot's block, where `failed` says whether an exception is on its way. An exception ends the
+        slot as one of the block does."""
+        ...
+
+    def complete(self) -> None:
+        """After the last slot: the final values are there."""
+        ...
 
 
 class Slot:
@@ -184,23 +206,37 @@ class Slot:
     def __enter__(self) -> "Slot":
         if self._ended:
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: it can be entered once")
+        for follower in self._session._followers:
+            follower.enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self._session._is_elsewhere():
             return
+        try:
+            for follower in self._session._followers:
+                follower.leave(self, error is not None)
+        except BaseException as late:
+            self._fail(late)
+            raise
+        if error is not None:
+            self._fail(error)
+            return
         self._ended = True
         self._values.clear()
-        if error is not None:
-            with contextlib.suppress(Error):  # of a session that is closed or broken: the first error tells more
-                self._native.fail(self._turn, _last_line(error))
-        elif self._loss is None and not self.revoked:
+        if self._loss is None and not self.revoked:
             self._native.fail(self._turn, "slot.loss() was not called")
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} ended without a loss: call "
                         "slot.loss(value) before the end of its block")
         else:
             self._native.end(self._turn, self._loss or 0.0)
+
+    def _fail(self, error: BaseException) -> None:
+        self._ended = True
+        self._values.clear()
+        with contextlib.suppress(Error):  # of a session that is closed or broken: the first error tells more
+            self._native.fail(self._turn, _last_line(error))
 
 
 class Session:
@@ -250,6 +286,7 @@ class Session:
         self._slot: Slot | None = None  # the one that slots() returned last
         # One array of each tensor for slot[w], in a list of its own: see _copy().
         self._cells: dict[int, list[Floats]] = {}
+        self._followers: list[Follower] = []
         with _arguments():
             self._native = _native.Session(None if join is None else _text("join", join),
                                            None if secret_file is None else _text("secret_file", secret_file))
@@ -277,8 +314,10 @@ class Session:
     def slots(self) -> Iterator[Slot]:
         """The slots of this worker, until all steps are done. The first call joins the job."""
         if not self._started:
+            job: list[Any] = list(self._job)
+            job[ARITHMETIC] = "; ".join(filter(None, [job[ARITHMETIC], *(f.start() for f in self._followers)]))
             with _arguments():
-                self._native.start(*self._job)
+                self._native.start(*job)
             self._started = True
         return self._slots()
 
@@ -291,6 +330,8 @@ class Session:
             found = self._wait(self._native.next)
             if not isinstance(found, tuple):
                 self._complete = True
+                for follower in self._followers:
+                    follower.complete()
                 return
             self._slot = Slot(self, *found)
             yield self._slot
