@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch module whose parameters are kept by Tern's servers.
+
+Three rules make the bytes of the parameters the same for any number of workers:
+
+- The parameters have one version during the whole slot. It is copied into the module's own memory at the beginning of
+  the slot, when all of it has arrived. So a parameter stays what it was to everybody who refers to it, it has the values
+  of the last slot between slots and the final values after the last one, and it never lies in memory that the library
+  writes to. That costs one copy of the parameters in each slot.
+- A gradient is sent when autograd has finished it, whatever the order, and is taken out of `grad`. What autograd adds
+  after that would be missing in what was sent, and is an error.
+- All that a gradient depends on is a function of the slot, or is named in the job's `arithmetic`. Random numbers begin
+  anew in each slot, from its seed.
+"""
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, cast
+
+import numpy
+import torch
+import torch.utils.data
+from torch import nn
+
+from .._errors import Error
+from ..rules import Init
+from ..session import RECORDS, Session, Slot, Tensor
+from . import refusals
+from .initial import init_of
+
+# What chooses between kernels with other bits.
+ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
+               "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
+
+
+class _Parameter:
+    """A parameter of the module, and the tensor of the session with its values."""
+
+    __slots__ = ("name", "parameter", "tensor", "memory", "pointer", "touch", "version", "passes", "keep")
+
+    def __init__(self, name: str, parameter: nn.Parameter, tensor: Tensor) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.tensor = tensor
+        flat = parameter.detach()
+        # Where the values are copied to. A parameter in another layout, such as channels_last, needs memory between.
+        self.memory = flat.numpy() if flat.is_contiguous() else None
+        self.pointer = parameter.data_ptr()
+        # Zeroing these 0 elements tells autograd that the parameter has changed: a graph of an earlier slot then refuses
+        # to compute gradients with the new values.
+        self.touch = flat[tuple(slice(0) for _ in flat.shape)] if flat.dim() else flat.reshape(1)[:0]
+        self.version = -1
+        self.passes = 0  # backward passes of this slot that have added to the gradient
+        self.keep: Any = None  # what the hook belongs to
+
+    def read(self, slot: Slot) -> None:
+        """Copies the slot's version of the values into the parameter."""
+        if self.memory is not None:
+            slot._native.read(slot._turn, self.tensor.id, self.memory)
+            self.touch.zero_()
+        else:
+            self.assign(slot[self.tensor])
+        self.parameter.grad = None
+        self.version = self.parameter._version
+        self.passes = 0
+
+    def assign(self, values: Any) -> None:
+        with torch.no_grad():
+            self.parameter.copy_(torch.from_numpy(numpy.array(values, numpy.float32)))
+
+
+class Server:
+    """The parameters of `module`, declared as tensors of `session`: Server(module, session), before the loop over the
+    slots. In each slot the module has the slot's parameters, and what `backward()` computes is sent.
+
+    `init`: how parameters begin that init_of() does not know, by their names. `accumulate`: the number of backward
+    passes of a slot. `threads`: PyTorch's intra-op threads, which change the bits. `arithmetic`: in place of what
+    describes this PyTorch, processor and module.
+    """
+
+    def __init__(self, module: nn.Module, session: Session, *, init: Mapping[str, Init] | None = None,
+                 accumulate: int = 1, threads: int = 1, deterministic: bool = True,
+                 arithmetic: str | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"Server: expected a torch.nn.Module, got {type(module).__name__}")
+        if not isinstance(session, Session):
+            raise TypeError(f"Server: expected a pytern.Session, got {type(session).__name__}")
+        for what, value in (("accumulate", accumulate), ("threads", threads)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Server: {what}: expected an integer of 1 or more, got {value!r}")
+        _refuse_modules(module)
+        _refuse_parameters(module)
+        inits = init_of(module, init)
+        self.module = module
+        self._session = session
+        self._accumulate = accumulate
+        self._threads = threads
+        self._deterministic = deterministic
+        self._arithmetic = arithmetic
+        self._slot: Slot | None = None
+        self._quiet = 0  # depth of no_sync()
+        self._complete = False
+        self._parameters = [
+            _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), inits[name]))
+            for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self.names = {id(p.parameter): p.name for p in self._parameters}
+        # Where the module's other state is: (name, the module that has it, its name there).
+        self._buffers = [(f"{prefix}.{key}" if prefix else key, part, key) for prefix, part in module.named_modules()
+                         for key in part._buffers]
+        self._before: list[tuple[torch.Tensor | None, int]] = []
+        self._removers = [self._hook(p) for p in self._parameters]
+        torch.set_num_threads(threads)
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+        refusals.watch()
+        refusals.servers.add(self)
+        session._followers.append(self)
+
+    @property
+    def in_slot(self) -> bool:
+        return self._slot is not None
+
+    # ---- gradients ----
+
+    def _hook(self, p: _Parameter) -> Callable[[], None]:
+        """Calls _final() when autograd has added to the parameter's gradient. Returns what undoes that."""
+        me = weakref.ref(self)
+
+        def final(*ignored: Any) -> None:
+            server = me()
+            if server is not None:
+                server._final(p)
+
+        register = getattr(p.parameter, "register_post_accumulate_grad_hook", None)
+        if register is not None:
+            handle = register(final)
+        else:
+            # PyTorch before 2.1: the hook of the node that accumulates. The parameter has only a weak reference to it.
+            with torch.enable_grad():
+                p.keep = p.parameter.expand_as(p.parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            handle = p.keep.register_hook(final)
+        return cast(Callable[[], None], handle.remove)
+
+    def _final(self, p: _Parameter) -> None:
+        slot = self._slot
+        if slot is None or self._quiet:
+            return
+        p.passes += 1
+        if p.passes == self._accumulate:
+            self._push(slot, p)
+        elif p.passes > self._accumulate:
+            expected = "one backward pass" if self._accumulate == 1 else f"{self._accumulate} backward passes"
+            raise Error(-errno.EALREADY, f"parameter {p.name}: its gradient was sent after {expected} and another pass "
+                        "adds to it: use Server(accumulate=N), or `with server.no_sync():` for all passes of a slot but "
+                        "the last one, or torch.utils.checkpoint with use_reentrant=False")
+
+    def _push(self, slot: Slot, p: _Parameter) -> None:
+        gradient = p.parameter.grad
+        assert gradient is not None
+        p.parameter.grad = None
+        if gradient.layout != torch.strided:
+            raise Error(-errno.EINVAL, f"parameter {p.name}: its gradient is sparse, which cannot be sent: make its "
+                        "module with sparse=False")
+        slot.push(p.tensor, gradient.detach().contiguous().numpy())
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in this block add to `grad` and send nothing. A pass after it sends the sums; the end of the
+        slot sends what is left."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
+    # ---- slots ----
+
+    def slots(self, dataset: Any = None, *, collate_fn: Callable[[list[Any]], Any] | None = None) -> Iterator[Any]:
+        """The session's slots. With a dataset, pairs of a slot and the batch of its records: collate_fn() of
+        dataset[record] for each record (torch.utils.data.default_collate without it)."""
+        if dataset is None:
+            return self._session.slots()
+        if isinstance(dataset, (torch.utils.data.DataLoader, torch.utils.data.Sampler, torch.utils.data.IterableDataset)):
+            raise TypeError(f"slots: expected a dataset, got {type(dataset).__name__}: the servers say which records each "
+                            "slot has, and a sampler would choose others, far ahead of the slots: give the dataset "
+                            "itself, and collate_fn")
+        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+            raise TypeError(f"slots: expected a dataset with a length and items, got {type(dataset).__name__}")
+        if len(dataset) != self._session._job[RECORDS]:
+            raise ValueError(f"slots: the dataset has {len(dataset)} records, and the session was made with "
+                             f"records={self._session._job[RECORDS]}")
+        collate = collate_fn or torch.utils.data.default_collate
+        return self._load(self._session.slots(), dataset, collate)
+
+    def _load(self, slots: Iterator[Slot], dataset: Any, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
+        for slot in slots:
+            # Random augmentation must not draw the numbers that dropout will draw.
+            _seed(slot.seed ^ 0x9E3779B97F4A7C15)
+            yield slot, collate([dataset[record] for record in slot.records.tolist()])
+
+    def state_dict(self) -> dict[str, Any]:
+        """After the last slot: a copy of the module's state, with the final values. It is what module.state_dict() has
+        then, too."""
+        if not self._complete:
+            raise Error(-errno.EINVAL, "state_dict() has the final values after the last slot: the loop over the slots "
+                        "has not come to its end")
+        return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+                for name, value in self.module.state_dict().items()}
+
+    # ---- what the session calls ----
+
+    def start(self) -> str:
+        return self.arithmetic() if self._arithmetic is None else self._arithmetic
+
+    def enter(self, slot: Slot) -> None:
+        self._refuse_moves()
+        self._refuse_new_parameters()
+        for p in self._parameters:
+            p.read(slot)
+        self._before = [(buffer, -1 if buffer is None else buffer._version)
+                        for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
+        torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
+        _seed(slot.seed)
+        self._slot = slot
+
+    def leave(self, slot: Slot, failed: bool) -> None:
+        self._slot = None
+        if failed:
+            for p in self._parameters:
+                p.parameter.grad = None
+            return
+        self._refuse_moves()
+        for p in self._parameters:
+            if p.parameter._version != p.version:
+                raise Error(-errno.EINVAL, f"parameter {p.name} was changed in the slot: only the servers change "
+                            "parameters, with the session's optimizer")
+        for (name, part, key), (buffer, version) in zip(self._buffers, self._before):
+            now = part._buffers.get(key)
+            if now is not buffer or (now is not None and now._version != version):
+                raise Error(-errno.EINVAL, f"buffer {name} of a {type(part).__name__} was changed in the slot: the next "
+                            "slot's gradient would depend on which worker computes it: compute it from the batch alone, "
+                            "or put the module into eval()")
+        for p in self._parameters:
+            if p.parameter.grad is not None:
+                if p.passes >= self._accumulate:
+                    raise Error(-errno.EALREADY, f"parameter {p.name}: its gradient was sent, and `grad` was set again")
+                self._push(slot, p)
+
+    def complete(self) -> None:
+        for p in self._parameters:
+            if p.memory is not None:
+                self._session._native.param(p.tensor.id, p.memory)
+                p.touch.zero_()
+            else:
+                p.assign(p.tensor.value)
+        for remove in self._removers:
+            remove()
+        refusals.servers.discard(self)
+        self._complete = True
+
+    def _refuse_moves(self) -> None:
+        for p in self._parameters:
+            if p.parameter.data_ptr() != p.pointer:
+                raise Error(-errno.EINVAL, f"parameter {p.name} has other memory than when it was declared: call to(), "
+                            "load_state_dict(assign=True) and the like before Server()")
+
+    def _refuse_new_parameters(self) -> None:
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in self.names:
+                raise Error(-errno.EINVAL, f"parameter {name} requires a gradient and was not declared: it was frozen or "
+                            "not there when Server() was called")
+
+    # ---- arithmetic ----
+
+    def arithmetic(self) -> str:
+        """Names what the bits of a gradient depend on: PyTorch, the processor, threads, and the module with what the
+        servers do not know of it (frozen parameters and buffers)."""
+        build = hashlib.sha256()
+        for text in (torch.__config__.show(), *(f"{name}={os.environ.get(name)}" for name in ENVIRONMENT),
+                     torch.get_float32_matmul_precision(), str(torch.backends.mkldnn.enabled),
+                     str(torch.are_deterministic_algorithms_enabled()), _processor()):
+            build.update(text.encode() + b"\0")
+        model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
+        for name, value in [*((n, p) for n, p in self.module.named_parameters() if id(p) not in self.names),
+                            *self.module.named_buffers()]:
+            model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
+            model.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return (f"torch {torch.__version__[:24]} {_vector_width()} cpu threads {self._threads} build "
+                f"{build.hexdigest()[:8]} model {model.hexdigest()[:8]}")
+
+
+def _vector_width() -> str:
+    """Which of its vector instructions PyTorch uses."""
+    of_cpu = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
+    if of_cpu is not None:
+        return str(of_cpu())
+    found = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
+    return found.group(1) if found else "?"
+
+
+def _processor() -> str:
+    """The model of the processor: oneDNN and BLAS libraries choose kernels by it, and block sizes by its caches."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            lines = file.read().split("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if re.match(r"(vendor_id|cpu family|model|flags|cache size|Features|CPU )", line))
+
+
+def _seed(seed: int) -> None:
+    # torch.manual_seed() also looks for GPUs, which takes 30 us.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+
+
+def _refuse_modules(module: nn.Module) -> None:
+    parallel = tuple(cls for cls in (getattr(nn.parallel, "DistributedDataParallel", None), nn.DataParallel) if cls)
+    for name, part in module.named_modules():
+        what = f"module {name or '(the whole)'}: {type(part).__name__}"
+        if isinstance(part, parallel):
+            raise ValueError(f"{what} sends gradients itself: give Server() the module inside")
+        if part.training and getattr(part, "track_running_stats", False) and isinstance(
+                getattr(part, "running_mean", None), torch.Tensor):
+            raise ValueError(f"{what} has running statistics, which differ between workers: use GroupNorm, or "
+                             "track_running_stats=False, or put the module into eval()")
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
+            raise ValueError(f"{what} makes sparse gradients, which cannot be sent: make it with sparse=False")
+
+
+def _refuse_parameters(module: nn.Module) -> None:
+    spans: list[tuple[int, int, str]] = []
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(f"parameter {name} has no shape yet: compute a batch with the module before Server()")
+        if parameter.dtype != torch.float32:
+            hint = "autocast computes in bfloat16 with float32 parameters" if parameter.dtype in (
+                torch.bfloat16, torch.float16) else "convert the module with float()"
+            raise ValueError(f"parameter {name} is {str(parameter.dtype)[6:]}: servers have float32 parameters: {hint}")
+        if parameter.device.type != "cpu":
+            raise ValueError(f"parameter {name} is on {parameter.device}: parameters on the CPU can be trained so far")
+        if parameter.layout != torch.strided or parameter.numel() == 0:
+            raise ValueError(f"parameter {name}: expected a dense tensor of 1 element or more")
+        spans.append((parameter.data_ptr(), parameter.data_ptr() + 4 * parameter.numel(), name))
+    if not spans:
+        raise ValueError("the module has no parameter that requires a gradient")
+    spans.sort()
+    for (_, end, name), (start, _, other) in zip(spans, spans[1:]):
+        if start < end:
+            raise ValueError(f"parameters {name} and {other} share memory and are not the same Parameter: tie them by "
+                             "assigning the Parameter itself")

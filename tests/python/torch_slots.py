@@ -1,0 +1,549 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pytern.torch does with a module in each slot, and what it refuses. No server runs: native_model.py stands for them.
+
+usage: torch_slots.py
+"""
+import with_torch  # noqa: F401  (must be the first: it may start this script again, with another Python)
+import contextlib
+import copy
+import inspect
+import random
+import typing
+import warnings
+
+import numpy
+import pytern as tern
+import pytern.torch
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+from jobs import tap
+from native_model import session
+
+X = torch.linspace(-1, 1, 24).reshape(8, 3)
+Server = pytern.torch.Server
+
+
+def refused(kind, sentence, call, *arguments, **options):
+    """The call must raise an exception of exactly this class, whose text begins with this sentence."""
+    try:
+        call(*arguments, **options)
+    except Exception as error:
+        assert type(error) is kind and str(error).startswith(sentence), f"{type(error).__name__}: {error}"
+        return str(error)
+    raise AssertionError(f"nothing was raised, expected {kind.__name__}: {sentence}")
+
+
+def small(*more):
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), *more, nn.Linear(4, 2))
+
+
+def loss_of(module, x=X):
+    return (module(x) ** 2).mean()
+
+
+def train(module, each=None, slots=3, server_options=None, **options):
+    """Trains for some slots, in each of which each(server, slot) is called, or a plain step is made. Returns the Native
+    and the Server."""
+    s, native = session(slots, **options)
+    with s:
+        server = Server(module, s, **(server_options or {}))
+        for slot in s.slots():
+            with slot:
+                if each:
+                    each(server, slot)
+                else:
+                    loss = loss_of(module)
+                    loss.backward()
+                    slot.loss(loss.item())
+    return native, server
+
+
+def in_slot(sentence, each, module=None, kind=tern.Error, **server_options):
+    """What each(server, slot) does in a slot must be refused with this sentence, and the slot fails for that reason."""
+    module = module or small()
+    s, native = session()
+    told = None
+    try:
+        with s:
+            server = Server(module, s, **server_options)
+            for slot in s.slots():
+                with slot:
+                    slot.loss(0)
+                    each(server, slot)
+    except Exception as error:
+        told = error
+    assert type(told) is kind and str(told).startswith(sentence), f"{type(told).__name__}: {told}"
+    assert len(native.failures) == 1 and sentence.split("\n")[0] in native.failures[0], native.failures
+
+
+# ---- values ----
+
+def every_parameter_has_the_slots_version_from_the_first_forward_to_the_end():
+    def values(step, name, shape):
+        return numpy.full(shape, step + len(name))
+    module = nn.ModuleDict({"a": small(), "b": nn.LayerNorm(5), "c": nn.Conv2d(2, 3, 2).to(
+        memory_format=torch.channels_last), "d": nn.PReLU()})
+
+    def each(server, slot):
+        for name, p in module.named_parameters():
+            assert torch.equal(p, torch.full_like(p, slot.step + len(name))), (slot.step, name)
+        slot.loss(0)
+    _, server = train(module, each, values=values)
+    for name, p in module.named_parameters():
+        assert torch.equal(p, torch.full_like(p, 2 + len(name))), name
+
+
+def parameters_keep_their_identity_and_memory():
+    module = small()
+    before = [(p, p.data_ptr(), p.detach()) for p in module.parameters()]
+    train(module)
+    for (p, pointer, alias), now in zip(before, module.parameters()):
+        assert p is now and p.data_ptr() == pointer and torch.equal(alias, now)
+
+
+def the_state_after_the_last_slot_is_the_final_one():
+    module = small()
+    native, server = train(module)
+    for name, value in zip(native.names, native.values):
+        assert numpy.array_equal(module.state_dict()[name].numpy(), value), name
+        assert numpy.array_equal(server.state_dict()[name].numpy(), value), name
+    again = small()
+    again.load_state_dict(server.state_dict())
+    assert torch.equal(again(X), module(X))
+    s, _ = session()
+    refused(tern.Error, "state_dict() has the final values after the last slot", Server(small(), s).state_dict)
+
+
+def a_graph_of_an_earlier_slot_cannot_use_the_new_values():
+    kept = []
+
+    def each(server, slot):
+        slot.loss(0)
+        if slot.step == 0:
+            kept.append(loss_of(server.module))
+        else:
+            kept[0].backward()
+    s, native = session()
+    with contextlib.suppress(RuntimeError), s:
+        server = Server(small(), s)
+        for slot in s.slots():
+            with slot:
+                each(server, slot)
+    assert "modified by an inplace operation" in native.failures[0], native.failures
+
+
+def the_module_can_be_evaluated_between_slots():
+    module = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 2))
+    x = torch.linspace(-1, 1, 2 * 3 * 8).reshape(2, 3, 8)
+    s, native = session()
+    with s:
+        Server(module, s)
+        for slot in s.slots():
+            with slot:
+                module.train()
+                loss = loss_of(module, x)
+                loss.backward()
+                slot.loss(loss.item())
+            module.eval()
+            fast = None
+            with torch.no_grad():
+                fast = module(x)  # where PyTorch has a faster path for such layers
+            assert torch.allclose(fast, module(x), atol=1e-5)
+    assert len(native.history) == 3 and all(len(pushed) == 14 for pushed, _ in native.history)
+
+
+# ---- gradients ----
+
+def gradients_are_those_of_autograd_and_are_taken_away():
+    module = small()
+    native, _ = train(module, slots=2)
+    assert all(p.grad is None for p in module.parameters())
+    for step in range(2):
+        assert list(native.history[step][0]) != native.names  # from the last layer to the first
+        assert sorted(native.history[step][0]) == sorted(native.names)
+    # The gradient of the second slot, computed anew from the values that the second slot had.
+    twin = small()
+    for p, value, name in zip(twin.parameters(), native.values, native.names):
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value + numpy.float32(0.1) * native.history[1][0][name]))
+    loss_of(twin).backward()
+    for p, name in zip(twin.parameters(), native.names):
+        assert numpy.allclose(p.grad.numpy(), native.history[1][0][name], rtol=1e-4, atol=1e-7), name
+
+
+def parameters_without_a_gradient_are_not_pushed():
+    module = nn.ModuleDict({"used": small(), "unused": nn.Linear(2, 2)})
+
+    def each(server, slot):
+        loss_of(module["used"]).backward()
+        slot.loss(0)
+    native, _ = train(module, each)
+    assert sorted(native.history[0][0]) == sorted(n for n in native.names if n.startswith("used"))
+
+
+def zero_grad_anywhere_changes_nothing():
+    plain, _ = train(copy.deepcopy(MODULE))
+
+    def each(server, slot):
+        server.module.zero_grad()
+        loss = loss_of(server.module)
+        loss.backward()
+        server.module.zero_grad()
+        slot.loss(loss.item())
+    zeroing, _ = train(copy.deepcopy(MODULE), each)
+    assert same(plain, zeroing)
+
+
+def same(one, other):
+    return one.names == other.names and all(map(numpy.array_equal, one.values, other.values))
+
+
+MODULE = small()
+
+
+def accumulation_sends_the_sum_once():
+    plain, _ = train(copy.deepcopy(MODULE), lambda server, slot: (loss_of(server.module).backward(), slot.loss(0)))
+
+    def halves(server, slot):
+        for _ in range(2):
+            assert not slot._session._native.pushed
+            (loss_of(server.module) / 2).backward()
+        slot.loss(0)
+
+    def quiet(server, slot):
+        with server.no_sync():
+            (loss_of(server.module) / 2).backward()
+        assert not slot._session._native.pushed
+        (loss_of(server.module) / 2).backward()
+        slot.loss(0)
+
+    def only_quiet(server, slot):
+        with server.no_sync():
+            loss_of(server.module).backward()
+        slot.loss(0)
+    assert same(plain, train(copy.deepcopy(MODULE), halves, server_options={"accumulate": 2})[0])
+    assert same(plain, train(copy.deepcopy(MODULE), quiet)[0])
+    assert same(plain, train(copy.deepcopy(MODULE), only_quiet)[0])
+
+
+def a_parameter_that_becomes_final_twice_is_an_error():
+    def twice(server, slot):
+        loss_of(server.module).backward()
+        loss_of(server.module).backward()
+    in_slot("parameter 2.bias: its gradient was sent after one backward pass and another pass adds to it", twice)
+
+    def by_hand(server, slot):
+        loss_of(server.module).backward()
+        p = next(server.module.parameters())
+        p.grad = torch.zeros_like(p)
+    in_slot("parameter 0.weight: its gradient was sent, and `grad` was set again", by_hand)
+
+
+def recomputation_computes_the_same():
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (1, 11):
+        raise tap.Skip("this PyTorch has no checkpoints without reentrance")
+    plain, _ = train(copy.deepcopy(MODULE))
+    for reentrant in (False, True):
+        def each(server, slot):
+            x = X.clone().requires_grad_()
+            loss = (torch.utils.checkpoint.checkpoint(server.module, x, use_reentrant=reentrant) ** 2).mean()
+            loss.backward()
+            slot.loss(loss.item())
+        assert same(plain, train(copy.deepcopy(MODULE), each)[0]), reentrant
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.out(self.embedding(x))
+
+
+def tied_parameters_are_one_tensor():
+    module = Tied()
+    x = torch.arange(5)
+
+    def each(server, slot):
+        loss_of(module, x).backward()
+        slot.loss(0)
+    native, server = train(module, each)
+    assert native.names == ["embedding.weight"] and native.inits == [(3, 0.0, 1.0)]
+    assert module.out.weight is module.embedding.weight
+    assert set(server.state_dict()) == {"embedding.weight", "out.weight"}
+    segments = Tied()
+
+    def in_segments(server, slot):
+        ones = torch.ones(1, requires_grad=True)
+        inner = torch.utils.checkpoint.checkpoint(lambda one: segments.embedding(x) * one, ones, use_reentrant=True)
+        (torch.utils.checkpoint.checkpoint(segments.out, inner, use_reentrant=True) ** 2).mean().backward()
+    in_slot("parameter embedding.weight: its gradient was sent", in_segments, segments)
+
+
+def frozen_parameters_are_not_declared_and_are_part_of_the_job():
+    def described(value):
+        module = small()
+        nn.init.constant_(module[0].weight, value).requires_grad_(False)
+        native, _ = train(module, arithmetic="mine 1")
+        assert native.names == ["0.bias", "2.weight", "2.bias"]
+        assert torch.equal(module[0].weight, torch.full((4, 3), value))
+        return native.job[7]
+    assert described(1.0) == described(1.0) != described(2.0)
+    assert described(1.0).startswith("mine 1; torch ") and len(described(1.0)) < 128, described(1.0)
+
+    def thaw(server, slot):
+        server.module[0].weight.requires_grad_(True)
+    module = small()
+    module[0].weight.requires_grad_(False)
+    s, _ = session()
+
+    def loop():
+        with s:
+            server = Server(module, s)
+            for slot in s.slots():
+                with slot:
+                    thaw(server, slot)
+                    slot.loss(0)
+    refused(tern.Error, "parameter 0.weight requires a gradient and was not declared", loop)
+
+
+def other_dropout_is_another_job():
+    jobs = {train(small(nn.Dropout(p)))[0].job[7] for p in (0.1, 0.1, 0.2)}
+    assert len(jobs) == 2, jobs
+
+
+def bfloat16_autocast_sends_float32_and_sees_new_values():
+    module = small()
+
+    def each(server, slot):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = module(X)
+            assert y.dtype == torch.bfloat16
+        loss = (y.float() ** 2).mean()
+        loss.backward()
+        losses.append(loss.item())
+        slot.loss(loss.item())
+    losses = []
+    native, _ = train(module, each, lr=1.0)
+    assert all(len(pushed) == 4 for pushed, _ in native.history)
+    inside, losses = losses, []
+    # A context around all slots keeps copies of the parameters in bfloat16, which must not be those of the first slot.
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        train(module, each, lr=1.0)
+    assert len(set(losses)) == 3 and losses == inside, (losses, inside)
+
+
+# ---- random numbers ----
+
+def random_numbers_depend_on_the_slot_only():
+    def draws(noise):
+        drawn = []
+
+        def each(server, slot):
+            drawn.append((torch.rand(3).tolist(), random.random(), numpy.random.rand()))
+            noise()
+            slot.loss(0)
+        train(small(), each)
+        return drawn
+    first = draws(lambda: None)
+    assert first == draws(lambda: (torch.rand(5), random.random(), numpy.random.rand(4)))
+    assert len({repr(drawn) for drawn in first}) == 3
+    s, _ = session(records=16)
+    with s:
+        server = Server(small(), s)
+        for slot, batch in server.slots([torch.rand(1) for _ in range(16)], collate_fn=lambda items: torch.rand(3)):
+            with slot:
+                assert not torch.equal(batch, torch.rand(3))
+                slot.loss(0)
+
+
+def threads_and_determinism_are_set():
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(2)
+    train(small())
+    assert torch.are_deterministic_algorithms_enabled() and torch.get_num_threads() == 1
+    assert " threads 2 " in train(small(), server_options={"threads": 2})[0].job[7]
+    torch.set_num_threads(1)
+    assert train(small(), server_options={"arithmetic": "as I say"})[0].job[7] == "as I say"
+
+
+# ---- data ----
+
+def slots_come_with_the_batch_of_their_records():
+    data = [(torch.full((3,), float(i)), i) for i in range(10)]
+    s, native = session(records=10)
+    with s:
+        server = Server(small(), s)
+        for slot, (x, y) in server.slots(data):
+            with slot:
+                assert y.tolist() == slot.records.tolist() and torch.equal(x[:, 0], y.float())
+                slot.loss(loss_of(server.module, x).item())
+    assert len(native.history) == 3
+
+
+def what_is_no_dataset_is_refused():
+    s, _ = session(records=10)
+    server = Server(small(), s)
+    data = torch.utils.data.TensorDataset(torch.zeros(10, 3))
+    for wrong in (torch.utils.data.DataLoader(data), torch.utils.data.RandomSampler(data)):
+        refused(TypeError, f"slots: expected a dataset, got {type(wrong).__name__}: the servers say which records each "
+                "slot has, and a sampler would choose others", server.slots, wrong)
+    refused(TypeError, "slots: expected a dataset with a length and items, got int", server.slots, 3)
+    refused(ValueError, "slots: the dataset has 2 records, and the session was made with records=10", server.slots, [1, 2])
+
+
+# ---- refusals ----
+
+def modules_that_cannot_be_trained_are_refused_by_name():
+    s, _ = session()
+    for sentence, module in (
+            ("module 1: BatchNorm1d has running statistics, which differ between workers: use GroupNorm",
+             nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))),
+            ("module (the whole): InstanceNorm1d has running statistics",
+             nn.InstanceNorm1d(3, affine=True, track_running_stats=True)),
+            ("module 0: Embedding makes sparse gradients", nn.Sequential(nn.Embedding(3, 2, sparse=True))),
+            ("parameter 0.weight is float64: servers have float32 parameters: convert the module with float()",
+             small().double()),
+            ("parameter 0.weight is bfloat16: servers have float32 parameters: autocast", small().bfloat16()),
+            ("parameter weight is complex64", nn.Linear(2, 2, dtype=torch.complex64)),
+            ("parameter weight is on meta", nn.Linear(2, 2, device="meta")),
+            ("the module has no parameter that requires a gradient", nn.Tanh()),
+            ("parameter weight has no shape yet", nn.LazyLinear(3))):
+        refused(ValueError, sentence, Server, module, s)
+    shared = small()
+    shared[2].bias.data = shared[0].weight.data.reshape(-1)[3:5]
+    refused(ValueError, "parameters 0.weight and 2.bias share memory", Server, shared, s)
+    refused(TypeError, "Server: expected a torch.nn.Module, got int", Server, 3, s)
+    refused(TypeError, "Server: expected a pytern.Session, got int", Server, small(), 3)
+    refused(ValueError, "Server: accumulate: expected an integer of 1 or more, got 0", Server, small(), s, accumulate=0)
+    assert not s._native.names and not s._followers
+    frozen = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval())
+    train(frozen, lambda server, slot: slot.loss(loss_of(frozen).item()))
+
+
+def parameters_and_buffers_that_change_in_a_slot_are_errors():
+    def write(server, slot):
+        with torch.no_grad():
+            server.module[2].weight.mul_(0.5)
+    in_slot("parameter 2.weight was changed in the slot", write)
+
+    def move(server, slot):
+        server.module[2].weight.data = torch.zeros(2, 4)
+    in_slot("parameter 2.weight has other memory than when it was declared", move)
+    norm = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval())
+
+    def statistics(server, slot):
+        norm.train()
+        loss_of(norm).backward()
+    in_slot("buffer 1.num_batches_tracked of a BatchNorm1d was changed in the slot", statistics, norm)
+    spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4))
+    in_slot("buffer parametrizations.weight.0._u of a _SpectralNorm was changed in the slot",
+            lambda server, slot: loss_of(spectral).backward(), spectral,
+            init={"parametrizations.weight.original": tern.uniform(0.5)})
+
+
+def sparse_gradients_are_refused():
+    module = nn.Embedding(7, 4)
+
+    def sparse(server, slot):
+        torch.nn.functional.embedding(torch.arange(3), module.weight, sparse=True).sum().backward()
+    in_slot("parameter weight: its gradient is sparse", sparse, module)
+
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def other_optimizers_and_clipping_are_refused():
+    from torch.nn.utils import clip_grad_norm_ as imported_before
+    module = small()
+    optimizers = [torch.optim.Adam(module.parameters()), Own(module.parameters(), lr=0.1)]
+    stranger = nn.Linear(2, 2)
+    elsewhere = torch.optim.SGD(stranger.parameters(), lr=0.1)
+
+    def each(server, slot):
+        loss_of(module).backward()
+        for optimizer in [*optimizers, torch.optim.SGD(module.parameters(), lr=0.1)]:
+            refused(tern.Error, f"{type(optimizer).__name__}.step(): the servers update the parameter 0.weight",
+                    optimizer.step)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            refused(tern.Error, "StepLR.step(): the servers have the learning rate of the parameter 0.weight",
+                    torch.optim.lr_scheduler.StepLR, optimizers[0], 3)
+        clip = torch.nn.utils.clip_grad_norm_
+        refused(tern.Error, "clip_grad_norm_(): the gradient of the parameter 0.weight has been sent", clip,
+                module.parameters(), 1.0)
+        refused(tern.Error, "clip_grad_value_(): ", torch.nn.utils.clip_grad_value_, module.parameters(), 1.0)
+        stranger(torch.ones(1, 2)).sum().backward()
+        clip(stranger.parameters(), 1.0)
+        elsewhere.step()
+        slot.loss(0)
+    train(module, each)
+    assert imported_before.__name__ == "clip_grad_norm_"
+    optimizers[0].step()  # after the last slot the module belongs to the program
+
+
+class Scaler(torch.cuda.amp.GradScaler):
+    def is_enabled(self):
+        return True
+
+
+def gradient_scalers_are_refused():
+    scaler = Scaler(enabled=False)
+    in_slot("GradScaler.scale(): the scaled gradients would be sent",
+            lambda server, slot: scaler.scale(loss_of(server.module)).backward())
+
+
+def an_exception_in_the_loop_fails_the_slot_and_drops_its_gradients():
+    module = small()
+
+    def each(server, slot):
+        with server.no_sync():
+            loss_of(module).backward()
+        raise KeyError("mine")
+    in_slot("'mine'", each, module, KeyError)
+    assert all(p.grad is None for p in module.parameters())
+
+
+def public_functions_have_complete_type_hints():
+    for function in [tern.torch.init_of, *(member for key, member in vars(Server).items() if inspect.isfunction(member)
+                                           and (key == "__init__" or not key.startswith("_")))]:
+        hints = typing.get_type_hints(function)
+        missing = [p for p in inspect.signature(function).parameters if p != "self" and p not in hints]
+        assert not missing and (function.__name__ == "__init__" or "return" in hints), (function, missing)
+
+
+tap.run([
+    every_parameter_has_the_slots_version_from_the_first_forward_to_the_end,
+    parameters_keep_their_identity_and_memory,
+    the_state_after_the_last_slot_is_the_final_one,
+    a_graph_of_an_earlier_slot_cannot_use_the_new_values,
+    the_module_can_be_evaluated_between_slots,
+    gradients_are_those_of_autograd_and_are_taken_away,
+    parameters_without_a_gradient_are_not_pushed,
+    zero_grad_anywhere_changes_nothing,
+    accumulation_sends_the_sum_once,
+    a_parameter_that_becomes_final_twice_is_an_error,
+    recomputation_computes_the_same,
+    tied_parameters_are_one_tensor,
+    frozen_parameters_are_not_declared_and_are_part_of_the_job,
+    other_dropout_is_another_job,
+    bfloat16_autocast_sends_float32_and_sees_new_values,
+    random_numbers_depend_on_the_slot_only,
+    threads_and_determinism_are_set,
+    slots_come_with_the_batch_of_their_records,
+    what_is_no_dataset_is_refused,
+    modules_that_cannot_be_trained_are_refused_by_name,
+    parameters_and_buffers_that_change_in_a_slot_are_errors,
+    sparse_gradients_are_refused,
+    other_optimizers_and_clipping_are_refused,
+    gradient_scalers_are_refused,
+    an_exception_in_the_loop_fails_the_slot_and_drops_its_gradients,
+    public_functions_have_complete_type_hints,
+])
