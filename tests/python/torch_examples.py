@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples for PyTorch learn, and give the same bytes for any number of workers and servers over tcp and shm.
+
+usage: torch_examples.py TERN
+"""
+import with_torch  # noqa: F401  (must be the first: it may start this script again, with another Python)
+import os
+from pathlib import Path
+
+import numpy
+import torch
+
+from jobs import SCRATCH, TOP, Job, tap
+
+EXAMPLES = TOP / "docs" / "examples"
+JOBS = [(workers, servers, fabric) for fabric in ("tcp", "auto") for servers in (1, 2) for workers in (1, 2, 3)]
+
+
+def make_images():
+    """IDX files of images in which the place of a bright square is the label."""
+    rng = numpy.random.default_rng(4)
+    labels = rng.integers(0, 10, 400).astype(numpy.uint8)
+    images = rng.integers(0, 100, (400, 28, 28)).astype(numpy.uint8)
+    for image, label in zip(images, labels):
+        image[label // 5 * 14:label // 5 * 14 + 10, label % 5 * 5:label % 5 * 5 + 6] = 250
+    paths = SCRATCH / "images", SCRATCH / "labels"
+    for path, array in zip(paths, (images, labels)):
+        path.write_bytes(bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes())
+    return paths
+
+
+def run_example(name, workers, servers, fabric, *arguments):
+    """Returns the bytes of the final parameters, and the number that the finisher prints."""
+    out = SCRATCH / "model.pt"
+    with Job(workers, servers, fabric) as job:
+        for i in range(workers):
+            job.worker(i, EXAMPLES / name, *arguments, out)
+        job.end()
+        said = [line for w in job.workers.values() for line in w.lines if line and line.split()[0] in ("accuracy", "loss")]
+    assert len(said) == 1, said
+    return {key: value.numpy().tobytes() for key, value in torch.load(out).items()}, float(said[0].split()[1])
+
+
+def same_bytes(name, learned, *arguments):
+    first = None
+    for workers, servers, fabric in JOBS:
+        got, number = run_example(name, workers, servers, fabric, *arguments)
+        assert learned(number), (name, number)
+        first = first or got
+        assert got == first, (name, workers, servers, fabric)
+
+
+def the_convolutional_network_learns_with_equal_bytes():
+    same_bytes("torch_mnist.py", lambda accuracy: accuracy > 0.8, "--steps", 25, *make_images())
+
+
+def the_transformer_learns_with_equal_bytes():
+    text = SCRATCH / "text"
+    text.write_text("the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 40)
+    same_bytes("torch_text.py", lambda loss: loss < 2.9, "--steps", 25, text)
+
+
+def mnist_is_learned():
+    folder = os.environ.get("TERN_DATA_DIR")
+    paths = [Path(folder or ".") / f"t10k-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
+    if not all(path.exists() for path in paths):
+        raise tap.Skip("TERN_DATA_DIR names no folder with the MNIST test files")
+    _, accuracy = run_example("torch_mnist.py", 2, 1, "auto", *paths)
+    print(f"# accuracy {accuracy}")
+    assert accuracy >= 0.97, accuracy
+
+
+tap.run([
+    the_convolutional_network_learns_with_equal_bytes,
+    the_transformer_learns_with_equal_bytes,
+    mnist_is_learned,
+])

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker for the tests: a small module with all that may go wrong, and something that it does at a certain step.
+
+usage: torch_worker.py OUT ACT [STEP]
+
+Prints "step N" for each slot. As the finisher it writes the final parameters to OUT. ACT alone is "local": the same loop
+with a PyTorch optimizer and no servers, which begins with the parameters in the file STEP and writes the results to OUT.
+"""
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy
+import pytern as tern
+import pytern.torch
+import torch
+from torch import nn
+
+STEPS, RECORDS, WIDTH, SYMBOLS, LENGTH = 30, 400, 16, 11, 6
+OUT, ACT = sys.argv[1:3]
+REST = sys.argv[3:]
+
+
+class Model(nn.Module):
+    """An embedding tied to the output layer, attention with dropout, a convolution, a frozen and an unused parameter."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.embedding = nn.Embedding(SYMBOLS, WIDTH)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout=dropout, batch_first=True)
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1).requires_grad_(True)
+        self.norm = nn.GroupNorm(2, WIDTH)
+        self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
+        self.unused = nn.Linear(3, 3)
+        self.out = nn.Linear(WIDTH, SYMBOLS)
+        self.out.weight = self.embedding.weight
+        self.register_buffer("mask", torch.full((LENGTH, LENGTH), float("-inf")).triu(1))
+
+    def forward(self, x):
+        y = self.layer(self.embedding(x) * self.frozen, src_mask=self.mask)
+        return self.out(self.norm(self.conv(y.transpose(1, 2))).transpose(1, 2))
+
+
+def make_data():
+    rng = numpy.random.default_rng(3)
+    text = torch.from_numpy(rng.integers(0, SYMBOLS, RECORDS + LENGTH) // 2 * 2 % SYMBOLS)
+    return [(text[i:i + LENGTH], text[i + 1:i + LENGTH + 1]) for i in range(RECORDS)]
+
+
+def loss_of(model, x, y):
+    return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+
+def act(slot):
+    if ACT == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ACT == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    if ACT == "raise":
+        raise ValueError("no luck")
+
+
+def optimizer_of(name):
+    return {"adam": tern.Adam(lr=2e-3), "sgd": tern.SGD(lr=0.05)}[name]
+
+
+def backward(server, model, x, y):
+    """One pass, or two over the halves of the batch."""
+    if ACT != "accumulate":
+        loss = loss_of(model, x, y)
+        loss.backward()
+        return loss.item()
+    losses = [loss_of(model, x[half], y[half]) / 2 for half in (slice(0, 6), slice(6, 12))]
+    for loss in losses:
+        loss.backward()
+    return sum(loss.item() for loss in losses)
+
+
+def with_servers(model, dataset, optimizer, slots):
+    torch.rand(random.randrange(100))  # the state of the generators must not matter
+    with tern.Session(steps=STEPS, slots=slots, seed=9, optimizer=optimizer, clip_norm=100, records=RECORDS, batch=12,
+                      data=tern.digest("data 1"), note=lambda text: print("note", text, flush=True)) as session:
+        server = pytern.torch.Server(model, session, accumulate=2 if ACT == "accumulate" else 1,
+                                     init={"embedding.weight": tern.normal(0.3)})
+        for slot, (x, y) in server.slots(dataset):
+            print("step", slot.step, flush=True)
+            with slot:
+                if ACT == "watch":
+                    trace(model, slot, x, y)
+                loss = backward(server, model, x, y)
+                if REST and ACT in ("kill", "terminate", "raise") and slot.step >= int(REST[0]):
+                    act(slot)
+                slot.loss(loss)
+        with session.finishing() as mine:
+            if mine:
+                save(OUT, server.state_dict())
+                if ACT == "watch":
+                    torch.save(TRACE, OUT + ".trace")
+
+
+TRACE = []  # of each slot: its parameters at the beginning, and its batch
+
+
+def trace(model, slot, x, y):
+    TRACE.append(({k: v.clone() for k, v in model.state_dict().items()}, x, y))
+
+
+def save(path, state):
+    numpy.savez(path, **{name: value.numpy() for name, value in state.items()})
+
+
+def local(model, optimizer):
+    """The slots that a job with one worker has traced, in one process."""
+    steps = torch.load(REST[0])
+    model.load_state_dict(steps[0][0])
+    for _, x, y in steps:
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+    save(OUT, model.state_dict())
+
+
+def main():
+    name = os.environ.get("OPTIMIZER", "adam")
+    model = Model(0.0 if ACT in ("watch", "local", "accumulate") else 0.2)
+    if ACT == "local":
+        cls, lr = {"adam": (torch.optim.Adam, 2e-3), "sgd": (torch.optim.SGD, 0.05)}[name]
+        local(model, cls([p for p in model.parameters() if p.requires_grad], lr=lr))
+    else:
+        with_servers(model, make_data(), optimizer_of(name), int(os.environ.get("SLOTS", "4")))
+
+
+if __name__ == "__main__":
+    main()
