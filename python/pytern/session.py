@@ -126,6 +126,10 @@ class Follower(Protocol):
         """After the last slot: the final values are there."""
         ...
 
+    def close(self) -> None:
+        """The session is closed. May be called more than once."""
+        ...
+
 
 class Slot:
     """A share of a step's work. `with slot:` ends it: leaving the block normally hands it in, an exception makes this
@@ -389,6 +393,11 @@ class Session:
     def close(self) -> None:
         """Leaves the job, if it is not over for this worker, and frees the session. `with` does this, too."""
         self._abandon("the session was closed")
+        self._close()
+
+    def _close(self) -> None:
+        for follower in self._followers:
+            follower.close()
         self._native.close()
 
     def __enter__(self) -> "Session":
@@ -405,7 +414,7 @@ class Session:
             self._abandon(_last_line(late))
             raise
         finally:
-            self._native.close()
+            self._close()
 
     def _end(self) -> None:
         """Waits for the end of the job, or leaves it if the program does not want the rest of its slots."""

@@ -85,6 +85,7 @@ def every_parameter_has_the_slots_version_from_the_first_forward_to_the_end():
         return numpy.full(shape, step + len(name))
     module = nn.ModuleDict({"a": small(), "b": nn.LayerNorm(5), "c": nn.Conv2d(2, 3, 2).to(
         memory_format=torch.channels_last), "d": nn.PReLU()})
+    module.register_parameter("scalar", nn.Parameter(torch.tensor(2.0)))
 
     def each(server, slot):
         for name, p in module.named_parameters():
@@ -171,6 +172,52 @@ def gradients_are_those_of_autograd_and_are_taken_away():
     loss_of(twin).backward()
     for p, name in zip(twin.parameters(), native.names):
         assert numpy.allclose(p.grad.numpy(), native.history[1][0][name], rtol=1e-4, atol=1e-7), name
+
+
+def gradients_in_another_layout_are_sent_in_row_major_order():
+    x = torch.linspace(-1, 1, 2 * 3 * 5 * 5).reshape(2, 3, 5, 5)
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(2)
+        module = nn.Conv2d(3, 4, 2).to(memory_format=layout)
+        results.append(train(module, lambda server, slot: (loss_of(module, x).backward(), slot.loss(0)))[0])
+    for one, other in zip(results[0].values, results[1].values):
+        assert numpy.allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def a_gradient_of_none_is_no_gradient():
+    module = small()
+
+    def each(server, slot):
+        (NoGradient.apply(module[0].weight).sum() + module[2].weight.sum()).backward()
+        loss_of(module[0]).backward()
+        slot.loss(0)
+    native, _ = train(module, each)
+    assert sorted(native.history[0][0]) == ["0.bias", "0.weight", "2.weight"]
+
+
+def gradients_from_outside_the_slots_are_not_sent():
+    plain, _ = train(copy.deepcopy(MODULE))
+    module = copy.deepcopy(MODULE)
+    s, native = session()
+    with s:
+        Server(module, s)
+        for slot in s.slots():
+            loss_of(module, X + 1).backward()
+            with slot:
+                loss_of(module).backward()
+                slot.loss(0)
+    assert same(plain, native)
 
 
 def parameters_without_a_gradient_are_not_pushed():
@@ -447,6 +494,30 @@ def parameters_and_buffers_that_change_in_a_slot_are_errors():
             init={"parametrizations.weight.original": tern.uniform(0.5)})
 
 
+def before_first_slot(sentence, change):
+    module = small()
+    s, native = session()
+
+    def loop():
+        with s:
+            Server(module, s)
+            with torch.no_grad():
+                change(module)
+            for slot in s.slots():
+                with slot:
+                    slot.loss(0)
+    refused(tern.Error, sentence, loop)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    optimizer.step()  # the session is closed, and the module belongs to the program
+
+
+def changes_between_the_declaration_and_the_first_slot_are_errors():
+    other = small().state_dict()
+    before_first_slot("parameter 0.weight was changed before the first slot", lambda m: m.load_state_dict(other))
+    before_first_slot("parameter 2.bias was declared and is not in the module any more",
+                      lambda m: setattr(m[2], "bias", None))
+
+
 def sparse_gradients_are_refused():
     module = nn.Embedding(7, 4)
 
@@ -526,6 +597,9 @@ tap.run([
     a_graph_of_an_earlier_slot_cannot_use_the_new_values,
     the_module_can_be_evaluated_between_slots,
     gradients_are_those_of_autograd_and_are_taken_away,
+    gradients_in_another_layout_are_sent_in_row_major_order,
+    a_gradient_of_none_is_no_gradient,
+    gradients_from_outside_the_slots_are_not_sent,
     parameters_without_a_gradient_are_not_pushed,
     zero_grad_anywhere_changes_nothing,
     accumulation_sends_the_sum_once,
@@ -541,6 +615,7 @@ tap.run([
     what_is_no_dataset_is_refused,
     modules_that_cannot_be_trained_are_refused_by_name,
     parameters_and_buffers_that_change_in_a_slot_are_errors,
+    changes_between_the_declaration_and_the_first_slot_are_errors,
     sparse_gradients_are_refused,
     other_optimizers_and_clipping_are_refused,
     gradient_scalers_are_refused,

@@ -54,7 +54,7 @@ class _Parameter:
         # Zeroing these 0 elements tells autograd that the parameter has changed: a graph of an earlier slot then refuses
         # to compute gradients with the new values.
         self.touch = flat[tuple(slice(0) for _ in flat.shape)] if flat.dim() else flat.reshape(1)[:0]
-        self.version = -1
+        self.version = parameter._version
         self.passes = 0  # backward passes of this slot that have added to the gradient
         self.keep: Any = None  # what the hook belongs to
 
@@ -104,7 +104,7 @@ class Server:
         self._arithmetic = arithmetic
         self._slot: Slot | None = None
         self._quiet = 0  # depth of no_sync()
-        self._complete = False
+        self._began = self._complete = False
         self._parameters = [
             _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), inits[name]))
             for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -148,7 +148,7 @@ class Server:
 
     def _final(self, p: _Parameter) -> None:
         slot = self._slot
-        if slot is None or self._quiet:
+        if slot is None or self._quiet or p.parameter.grad is None:
             return
         p.passes += 1
         if p.passes == self._accumulate:
@@ -220,6 +220,9 @@ class Server:
     def enter(self, slot: Slot) -> None:
         self._refuse_moves()
         self._refuse_new_parameters()
+        if not self._began:
+            self._refuse_given_values()
+        self._began = True
         for p in self._parameters:
             p.read(slot)
         self._before = [(buffer, -1 if buffer is None else buffer._version)
@@ -258,10 +261,14 @@ class Server:
                 p.touch.zero_()
             else:
                 p.assign(p.tensor.value)
+        self._complete = True
+        self.close()
+
+    def close(self) -> None:
+        """Gives the module back to the program, which may use an optimizer of its own then."""
         for remove in self._removers:
             remove()
         refusals.servers.discard(self)
-        self._complete = True
 
     def _refuse_moves(self) -> None:
         for p in self._parameters:
@@ -270,10 +277,22 @@ class Server:
                             "load_state_dict(assign=True) and the like before Server()")
 
     def _refuse_new_parameters(self) -> None:
+        there = set()
         for name, parameter in self.module.named_parameters():
+            there.add(id(parameter))
             if parameter.requires_grad and id(parameter) not in self.names:
                 raise Error(-errno.EINVAL, f"parameter {name} requires a gradient and was not declared: it was frozen or "
                             "not there when Server() was called")
+        for number, name in self.names.items():
+            if number not in there:
+                raise Error(-errno.EINVAL, f"parameter {name} was declared and is not in the module any more: tie "
+                            "parameters before Server()")
+
+    def _refuse_given_values(self) -> None:
+        for p in self._parameters:
+            if p.parameter._version != p.version:
+                raise Error(-errno.EINVAL, f"parameter {p.name} was changed before the first slot: the servers make the "
+                            "initial values, and cannot take given ones yet")
 
     # ---- arithmetic ----
 
