@@ -8,6 +8,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+import numpy
+
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
 sys.path.insert(0, str(TOP / "tests" / "harness"))
@@ -16,6 +18,19 @@ import tap  # noqa: E402, F401
 LIMIT_S = 60
 _scratch = tempfile.TemporaryDirectory(prefix="tern-python-")
 SCRATCH = Path(_scratch.name)
+
+
+def make_images():
+    """IDX files of images in which the place of a bright square is the label."""
+    rng = numpy.random.default_rng(4)
+    labels = rng.integers(0, 10, 400).astype(numpy.uint8)
+    images = rng.integers(0, 100, (400, 28, 28)).astype(numpy.uint8)
+    for image, label in zip(images, labels):
+        image[label // 5 * 14:label // 5 * 14 + 10, label % 5 * 5:label % 5 * 5 + 6] = 250
+    paths = SCRATCH / "images", SCRATCH / "labels"
+    for path, array in zip(paths, (images, labels)):
+        path.write_bytes(bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes())
+    return paths
 
 
 class Process:

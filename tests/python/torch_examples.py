@@ -7,26 +7,12 @@ import with_torch  # noqa: F401  (must be the first: it may start this script ag
 import os
 from pathlib import Path
 
-import numpy
 import torch
 
-from jobs import SCRATCH, TOP, Job, tap
+from jobs import SCRATCH, TOP, Job, make_images, tap
 
 EXAMPLES = TOP / "docs" / "examples"
 JOBS = [(workers, servers, fabric) for fabric in ("tcp", "auto") for servers in (1, 2) for workers in (1, 2, 3)]
-
-
-def make_images():
-    """IDX files of images in which the place of a bright square is the label."""
-    rng = numpy.random.default_rng(4)
-    labels = rng.integers(0, 10, 400).astype(numpy.uint8)
-    images = rng.integers(0, 100, (400, 28, 28)).astype(numpy.uint8)
-    for image, label in zip(images, labels):
-        image[label // 5 * 14:label // 5 * 14 + 10, label % 5 * 5:label % 5 * 5 + 6] = 250
-    paths = SCRATCH / "images", SCRATCH / "labels"
-    for path, array in zip(paths, (images, labels)):
-        path.write_bytes(bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes())
-    return paths
 
 
 def run_example(name, workers, servers, fabric, *arguments):
