@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The C part: native.c says what its methods do.
+# The C part: native.c and native_slots.c say what its methods do.
 from typing import Any, Literal, final
 
 version: str

@@ -19,52 +19,14 @@
  *   locked would deadlock with a thread that has the GIL and waits for the context.
  * - No method waits for longer than it was told, so that session.py can look for signals.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "python/pytern/native.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tern/shared.h>
 #include <time.h>
 
-/* Notes that wait for session.py; further ones are counted and dropped. */
-#define NOTES_MAX 64
-
-struct tensor {
-	Py_ssize_t bytes;
-	int rank;
-	Py_ssize_t dims[TERN_RANK_MAX];
-};
-
-struct session {
-	PyObject_HEAD struct tern_shared *shared; /* NULL: freed */
-	struct tern_session *session;
-	struct tern_slot *slot;  /* the slot that the program holds; NULL: none */
-	unsigned long long turn; /* of that slot, or of the last one */
-	unsigned batch;          /* number of its records */
-	struct tensor *tensors;
-	uint32_t tensor_count;
-	unsigned users, slot_users, views;
-	bool closed;
-	unsigned forks;            /* the value of `forks` when the session was made */
-	pthread_mutex_t note_lock; /* protects the fields below */
-	char *notes[NOTES_MAX];
-	unsigned note_count, notes_dropped;
-};
-
-/* Parameters in the library's memory, for the buffer protocol. */
-struct view {
-	PyObject_HEAD struct session *session; /* a reference */
-	const float *data;
-	struct tensor tensor;
-	Py_ssize_t strides[TERN_RANK_MAX];
-};
-
 static PyObject *error_type; /* pytern.Error */
-static PyTypeObject *view_type;
 
 /* Number of forks between the process that loaded the module and this one. */
 static unsigned forks;
@@ -76,7 +38,7 @@ static void count_fork(void)
 
 /* ---- errors ---- */
 
-static PyObject *raise_text(int status, const char *text)
+PyObject *raise_text(int status, const char *text)
 {
 	PyObject *error;
 
@@ -89,23 +51,21 @@ static PyObject *raise_text(int status, const char *text)
 	return NULL;
 }
 
-/* Raises what the library says of its last call in this thread. */
-static PyObject *raise_status(int status)
+PyObject *raise_status(int status)
 {
 	const char *text = tern_shared_text();
 
 	return raise_text(status, *text ? text : tern_status_text(status));
 }
 
-static PyObject *none_or_raise(int status)
+PyObject *none_or_raise(int status)
 {
 	if (status < 0)
 		return raise_status(status);
 	Py_RETURN_NONE;
 }
 
-/* Raises unless the session can be used by this process. */
-static bool is_usable(struct session *self)
+bool is_usable(struct session *self)
 {
 	char text[1];
 
@@ -122,7 +82,7 @@ static bool is_usable(struct session *self)
 	return true;
 }
 
-static bool is_tensor(const struct session *self, unsigned long id)
+bool is_tensor(const struct session *self, unsigned long id)
 {
 	if (id < self->tensor_count)
 		return true;
@@ -131,38 +91,7 @@ static bool is_tensor(const struct session *self, unsigned long id)
 	return false;
 }
 
-/* Raises unless the program holds the slot of this turn. */
-static bool holds(struct session *self, unsigned long long turn)
-{
-	if (!is_usable(self))
-		return false;
-	if (self->slot && turn == self->turn)
-		return true;
-	raise_text(-EINVAL,
-		"the slot has ended: its parameters and records are only there "
-		"inside its `with` block");
-	return false;
-}
-
-/* Calls a function of the library without the GIL. */
-#define WITHOUT_GIL(call)                                                                \
-	do {                                                                             \
-		PyThreadState *state = PyEval_SaveThread();                              \
-                                                                                         \
-		call;                                                                    \
-		PyEval_RestoreThread(state);                                             \
-	} while (0)
-
-/* The same, and close() waits for the call. */
-#define BUSY(self, call)                                                                 \
-	do {                                                                             \
-		(self)->users++;                                                         \
-		WITHOUT_GIL(call);                                                       \
-		(self)->users--;                                                         \
-	} while (0)
-
-/* Waits until *count is 0. Other Python threads run meanwhile. */
-static void wait_for_none(const unsigned *count)
+void wait_for_none(const unsigned *count)
 {
 	const struct timespec pause = {.tv_nsec = 200000};
 
@@ -224,8 +153,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 	return (PyObject *)self;
 }
 
-/* Frees what the library has. Does nothing in a forked child. */
-static void release(struct session *self)
+void release(struct session *self)
 {
 	struct tern_shared *shared = self->shared;
 
@@ -351,252 +279,6 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.data = data;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));
 	return none_or_raise(r);
-}
-
-/* ---- slots ---- */
-
-static uint64_t to_ns(double seconds)
-{
-	return seconds <= 0 ? 0 : (uint64_t)(seconds * 1e9);
-}
-
-/* next(seconds) -> (turn, step, number, batch, seed), or False: all steps are done, or None:
- * not within that time */
-static PyObject *session_next(struct session *self, PyObject *args)
-{
-	struct tern_slot_info info;
-	struct tern_slot *slot;
-	double seconds;
-	int r;
-
-	if (!PyArg_ParseTuple(args, "d", &seconds) || !is_usable(self))
-		return NULL;
-	BUSY(self, r = tern_shared_next(
-			   self->shared, self->session, &slot, &info, to_ns(seconds)));
-	if (r == -ETIMEDOUT)
-		Py_RETURN_NONE;
-	if (r == -ENODATA)
-		Py_RETURN_FALSE;
-	if (r < 0)
-		return raise_status(r);
-	self->slot = slot;
-	self->turn++;
-	self->batch = info.batch;
-	if (self->closed) { /* by another thread, which waits for this one */
-		tern_shared_fail(self->shared, slot, "the session was closed");
-		self->slot = NULL;
-		is_usable(self);
-		return NULL;
-	}
-	return Py_BuildValue("KKIIK", self->turn, (unsigned long long)info.step,
-		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed);
-}
-
-/* records(turn) -> bytes, with 8 for each record number */
-static PyObject *session_records(struct session *self, PyObject *args)
-{
-	unsigned long long turn;
-	PyObject *bytes;
-
-	if (!PyArg_ParseTuple(args, "K", &turn) || !holds(self, turn))
-		return NULL;
-	bytes = PyBytes_FromStringAndSize(
-		NULL, (Py_ssize_t)(self->batch * sizeof(uint64_t)));
-	if (!bytes)
-		return NULL;
-	for (unsigned j = 0; j < self->batch; j++) {
-		uint64_t record = tern_slot_record(self->slot, j);
-
-		memcpy(PyBytes_AsString(bytes) + j * sizeof(record), &record,
-			sizeof(record));
-	}
-	return bytes;
-}
-
-/* Copies tensor `id` from `data` into the buffer of `to`. The session stays meanwhile. */
-static bool copy_to(struct session *self, unsigned id, const float *data, PyObject *to)
-{
-	Py_ssize_t bytes = self->tensors[id].bytes;
-	Py_buffer buffer;
-
-	if (PyObject_GetBuffer(to, &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) < 0)
-		return false;
-	if (buffer.len == bytes)
-		BUSY(self, memcpy(buffer.buf, data, (size_t)bytes));
-	else
-		PyErr_Format(PyExc_ValueError, "expected a buffer of %zd bytes, got %zd",
-			bytes, buffer.len);
-	PyBuffer_Release(&buffer);
-	return !PyErr_Occurred();
-}
-
-/* read(turn, id, buffer): copies the values of a tensor. */
-static PyObject *session_read(struct session *self, PyObject *args)
-{
-	unsigned long long turn;
-	PyObject *to;
-	unsigned id;
-	bool copied;
-
-	if (!PyArg_ParseTuple(args, "KIO", &turn, &id, &to) || !holds(self, turn) ||
-		!is_tensor(self, id))
-		return NULL;
-	self->slot_users++; /* the slot cannot end before the copy is made */
-	copied = copy_to(self, id, tern_slot_param(self->slot, id), to);
-	self->slot_users--;
-	if (!copied)
-		return NULL;
-	Py_RETURN_NONE;
-}
-
-/* view(turn, id) -> an object with the buffer protocol: the library's own memory */
-static PyObject *session_view(struct session *self, PyObject *args)
-{
-	allocfunc alloc = (allocfunc)PyType_GetSlot(view_type, Py_tp_alloc);
-	unsigned long long turn;
-	Py_ssize_t stride = sizeof(float);
-	struct view *view;
-	unsigned id;
-
-	if (!PyArg_ParseTuple(args, "KI", &turn, &id) || !holds(self, turn) ||
-		!is_tensor(self, id))
-		return NULL;
-	view = (struct view *)alloc(view_type, 0);
-	if (!view)
-		return NULL;
-	Py_INCREF((PyObject *)self);
-	view->session = self;
-	self->views++;
-	view->data = tern_slot_param(self->slot, id);
-	view->tensor = self->tensors[id];
-	for (int i = view->tensor.rank - 1; i >= 0; i--) {
-		view->strides[i] = stride;
-		stride *= view->tensor.dims[i];
-	}
-	return (PyObject *)view;
-}
-
-/* True if the buffer has the tensor's shape, and float32 in row-major order. */
-static bool fits(const Py_buffer *buffer, const struct tensor *tensor)
-{
-	const char *format = buffer->format ? buffer->format : "B";
-
-	if (*format == '=' || *format == '@' ||
-		*format == (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>'))
-		format++;
-	if (strcmp(format, "f") != 0 || buffer->ndim != tensor->rank ||
-		buffer->len != tensor->bytes)
-		return false;
-	for (int i = 0; i < tensor->rank; i++)
-		if (buffer->shape[i] != tensor->dims[i])
-			return false;
-	return true;
-}
-
-/* push(turn, id, gradient) -> True, or False: `gradient` has to be converted first */
-static PyObject *session_push(
-	struct session *self, PyObject *const *args, Py_ssize_t count)
-{
-	unsigned long long turn;
-	struct tern_slot *slot;
-	Py_buffer buffer;
-	unsigned long id;
-	int r;
-
-	if (count != 3) {
-		PyErr_Format(
-			PyExc_TypeError, "push: expected 3 arguments, got %zd", count);
-		return NULL;
-	}
-	turn = PyLong_AsUnsignedLongLong(args[0]);
-	id = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLong(args[1]);
-	if (PyErr_Occurred() || !holds(self, turn) || !is_tensor(self, id))
-		return NULL;
-	if (PyObject_GetBuffer(args[2], &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
-		if (!PyErr_ExceptionMatches(PyExc_Exception))
-			return NULL;
-		PyErr_Clear();
-		Py_RETURN_FALSE;
-	}
-	if (!fits(&buffer, &self->tensors[id])) {
-		PyBuffer_Release(&buffer);
-		Py_RETURN_FALSE;
-	}
-	/* GetBuffer() may have run Python code, which may have ended the slot. */
-	if (!holds(self, turn)) {
-		PyBuffer_Release(&buffer);
-		return NULL;
-	}
-	slot = self->slot;
-	self->slot_users++;
-	BUSY(self, r = tern_shared_push(self->shared, slot, (uint32_t)id, buffer.buf));
-	self->slot_users--;
-	PyBuffer_Release(&buffer);
-	if (r < 0)
-		return raise_status(r);
-	Py_RETURN_TRUE;
-}
-
-/* Takes the slot from the program, after the pushes in other threads. */
-static struct tern_slot *let_go(struct session *self)
-{
-	struct tern_slot *slot = self->slot;
-
-	self->users++; /* close() waits, too */
-	self->slot = NULL;
-	wait_for_none(&self->slot_users);
-	self->users--;
-	return slot;
-}
-
-/* end(turn, loss) */
-static PyObject *session_end(struct session *self, PyObject *args)
-{
-	struct tern_slot *slot;
-	unsigned long long turn;
-	double loss;
-	int r;
-
-	if (!PyArg_ParseTuple(args, "Kd", &turn, &loss) || !holds(self, turn))
-		return NULL;
-	slot = let_go(self);
-	BUSY(self, r = tern_shared_end(self->shared, slot, loss));
-	return none_or_raise(r);
-}
-
-/* fail(turn, text) */
-static PyObject *session_fail(struct session *self, PyObject *args)
-{
-	struct tern_slot *slot;
-	unsigned long long turn;
-	const char *text;
-	int r;
-
-	if (!PyArg_ParseTuple(args, "Ks", &turn, &text) || !holds(self, turn))
-		return NULL;
-	slot = let_go(self);
-	BUSY(self, r = tern_shared_fail(self->shared, slot, text));
-	return none_or_raise(r);
-}
-
-/* revoked(turn) -> bool */
-static PyObject *session_revoked(struct session *self, PyObject *args)
-{
-	unsigned long long turn;
-	struct tern_slot *slot;
-	bool revoked;
-
-	if (!PyArg_ParseTuple(args, "K", &turn) || !holds(self, turn))
-		return NULL;
-	slot = self->slot;
-	self->slot_users++;
-	BUSY(self, {
-		tern_shared_lock(self->shared);
-		revoked = tern_slot_is_revoked(slot);
-		tern_shared_unlock(self->shared);
-	});
-	self->slot_users--;
-	return PyBool_FromLong(revoked);
 }
 
 /* ---- the end ---- */
@@ -747,41 +429,6 @@ static PyObject *session_notes(struct session *self, PyObject *ignored)
 	return list;
 }
 
-/* ---- views ---- */
-
-static int view_getbuffer(struct view *self, Py_buffer *buffer, int flags)
-{
-	if (PyBuffer_FillInfo(buffer, (PyObject *)self, (void *)self->data,
-		    self->tensor.bytes, 1, flags) < 0)
-		return -1;
-	buffer->itemsize = sizeof(float);
-	if (flags & PyBUF_FORMAT)
-		buffer->format = (char *)"f";
-	if (flags & PyBUF_ND) {
-		buffer->ndim = self->tensor.rank;
-		buffer->shape = self->tensor.dims;
-	}
-	if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES)
-		buffer->strides = self->strides;
-	return 0;
-}
-
-static void view_dealloc(struct view *self)
-{
-	PyTypeObject *type = Py_TYPE((PyObject *)self);
-	freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
-	struct session *session = self->session;
-
-	if (session) {
-		session->views--;
-		if (session->views == 0 && session->closed)
-			release(session);
-		Py_DECREF((PyObject *)session);
-	}
-	free_object(self);
-	Py_DECREF(type);
-}
-
 /* ---- the module ---- */
 
 #define METHOD(name, how)                                                                \
@@ -823,19 +470,6 @@ static PyType_Spec session_spec = {
 	.basicsize = sizeof(struct session),
 	.flags = Py_TPFLAGS_DEFAULT,
 	.slots = session_slots,
-};
-
-static PyType_Slot view_slots[] = {
-	{Py_tp_dealloc, view_dealloc},
-	{Py_bf_getbuffer, view_getbuffer},
-	{0, NULL},
-};
-
-static PyType_Spec view_spec = {
-	.name = "pytern._native.View",
-	.basicsize = sizeof(struct view),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = view_slots,
 };
 
 static int load(PyObject *module)
