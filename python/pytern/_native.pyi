@@ -4,6 +4,9 @@ from typing import Any, Literal, final
 
 version: str
 
+# The fields of struct tern_rule_opts, in their order.
+_Rule = tuple[str | float, ...]
+
 @final
 class View:
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -11,11 +14,10 @@ class View:
 @final
 class Session:
     def __new__(cls, join: str | None, secret_file: str | None, /) -> Session: ...
-    def tensor(self, name: str, shape: tuple[int, ...], init: int, a: float, b: float, /) -> int: ...
+    def tensor(self, name: str, shape: tuple[int, ...], init: int, a: float, b: float, rule: _Rule | None, /) -> int: ...
     def start(
         self, workers: int, index: int, mode: int, slots: int, steps: int, seed: int, clip_norm: float, arithmetic: str,
-        records: int, batch: int, data: int, rule: str, lr: float, momentum: float, beta1: float, beta2: float,
-        epsilon: float, weight_decay: float, initial_accumulator: float, /,
+        records: int, batch: int, data: int, rule: _Rule, /,
     ) -> None: ...
     def next(self, seconds: float, /) -> tuple[int, int, int, int, int] | Literal[False] | None: ...
     def records(self, turn: int, /) -> bytes: ...

@@ -230,20 +230,35 @@ static bool read_shape(PyObject *dims, struct tern_shape *shape, struct tensor *
 	return true;
 }
 
-/* tensor(name, shape, init, a, b) -> id */
+/* Reads an update rule from a tuple (name, lr, momentum, beta1, beta2, epsilon, weight_decay,
+ * initial_accumulator). The tuple keeps the name. */
+static bool read_rule(PyObject *from, struct tern_rule_opts *rule)
+{
+	if (PyTuple_Check(from))
+		return PyArg_ParseTuple(from, "sddddddd", &rule->name, &rule->lr,
+			&rule->momentum, &rule->beta1, &rule->beta2, &rule->epsilon,
+			&rule->weight_decay, &rule->initial_accumulator);
+	PyErr_SetString(PyExc_TypeError, "a rule: expected a tuple");
+	return false;
+}
+
+/* tensor(name, shape, init, a, b, rule or None) -> id */
 static PyObject *session_tensor(struct session *self, PyObject *args)
 {
 	struct tern_tensor_opts opts = {0};
+	struct tern_rule_opts rule = {0};
 	struct tensor tensor, *grown;
-	PyObject *dims;
+	PyObject *dims, *of_rule;
 	uint32_t id;
 	int init, r;
 
-	if (!PyArg_ParseTuple(args, "sO!idd", &opts.name, &PyTuple_Type, &dims, &init,
-		    &opts.a, &opts.b) ||
-		!is_usable(self) || !read_shape(dims, &opts.shape, &tensor))
+	if (!PyArg_ParseTuple(args, "sO!iddO", &opts.name, &PyTuple_Type, &dims, &init,
+		    &opts.a, &opts.b, &of_rule) ||
+		!is_usable(self) || !read_shape(dims, &opts.shape, &tensor) ||
+		(of_rule != Py_None && !read_rule(of_rule, &rule)))
 		return NULL;
 	opts.init = (enum tern_init)init;
+	opts.rule = of_rule != Py_None ? &rule : NULL;
 	grown = realloc(self->tensors, (self->tensor_count + 1) * sizeof(*grown));
 	if (!grown)
 		return PyErr_NoMemory();
@@ -257,20 +272,18 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 }
 
 /* start(workers, index, mode, slots, steps, seed, clip_norm, arithmetic, records, batch, data,
- *       rule, lr, momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator) */
+ *       rule) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
-	struct tern_rule_opts *rule = &job.rule;
 	unsigned long long steps, seed, records, data;
+	PyObject *rule;
 	int mode, r;
 
-	if (!PyArg_ParseTuple(args, "IIiIKKdsKIKsddddddd", &job.workers, &job.index,
-		    &mode, &job.slots, &steps, &seed, &job.clip_norm, &job.arithmetic,
-		    &records, &job.batch, &data, &rule->name, &rule->lr, &rule->momentum,
-		    &rule->beta1, &rule->beta2, &rule->epsilon, &rule->weight_decay,
-		    &rule->initial_accumulator) ||
-		!is_usable(self))
+	if (!PyArg_ParseTuple(args, "IIiIKKdsKIKO", &job.workers, &job.index, &mode,
+		    &job.slots, &steps, &seed, &job.clip_norm, &job.arithmetic, &records,
+		    &job.batch, &data, &rule) ||
+		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
 	job.mode = mode ? TERN_TRAIN_ASYNC : TERN_TRAIN_SYNC;
 	job.steps = steps;

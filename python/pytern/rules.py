@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is made of: how tensors begin (initial values) and how the servers update them (optimizers)."""
+"""What a job is made of: how tensors begin (initial values), and how the servers update them (optimizers)."""
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy
@@ -56,23 +57,39 @@ def normal(std: float, mean: float = 0.0) -> Init:
     return Init(3, _number("normal", mean), _number("normal", std))
 
 
+# Ranges of the optimizers' fields, as in kernels/rules.h. The words are those of the library.
+_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "lr": ("more than 0", lambda x: x > 0),
+    "momentum": ("0 or more, and below 1", lambda x: 0 <= x < 1),
+    "beta1": ("0 or more, and below 1", lambda x: 0 <= x < 1),
+    "beta2": ("0 or more, and below 1", lambda x: 0 <= x < 1),
+    "epsilon": ("more than 0", lambda x: x > 0),
+    "weight_decay": ("0 or more", lambda x: x >= 0),
+    "initial_accumulator": ("0 or more", lambda x: x >= 0),
+}
+
+
 class Optimizer:
     """The base of the update rules. docs/training.md has their formulas."""
 
     name: ClassVar[str]
-    # Fields that may be 0. To the C library a 0 in any other field means the rule's default.
-    may_be_0: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
 
     def __post_init__(self) -> None:
         for key, value in self.settings().items():
-            number = _number(f"{type(self).__name__}: {key}", value)
-            if number < 0 or (number == 0 and key not in self.may_be_0):
-                least = "0 or more" if key in self.may_be_0 else "more than 0"
-                raise ValueError(f"{type(self).__name__}: {key}: expected {least}, got {value}")
+            what = f"{type(self).__name__}: {key}"
+            expected, is_in_range = _RANGES[key]
+            if not is_in_range(_number(what, value)):
+                raise ValueError(f"{what}: expected {expected}, got {value}")
 
     def settings(self) -> dict[str, float]:
         """The fields by their names."""
         return dict(vars(self))
+
+    def _for_c(self) -> tuple[str | float, ...]:
+        """The name and the settings in the order of struct tern_rule_opts. There a negative number means 0, and 0 means
+        the default of the rule, or that the rule does not have the setting."""
+        settings = self.settings()
+        return self.name, *(float(settings[key]) or -1.0 if key in settings else 0.0 for key in _RANGES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +112,16 @@ class Momentum(Optimizer):
 
 
 @dataclasses.dataclass(frozen=True)
+class Nesterov(Optimizer):
+    """Gradient descent with Nesterov's momentum: m = momentum m + g; w -= lr (g + momentum m)."""
+
+    name = "nesterov"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Adagrad(Optimizer):
     """Adagrad: a learning rate for each parameter, which falls with the sum of its squared gradients."""
 
@@ -102,6 +129,19 @@ class Adagrad(Optimizer):
     lr: float = 0.1
     epsilon: float = 1e-10
     initial_accumulator: float = 0.1
+    weight_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RMSProp(Optimizer):
+    """RMSProp: the gradient is divided by the root of a moving average of its squares. `beta2` is what torch.optim.RMSprop
+    calls alpha."""
+
+    name = "rmsprop"
+    lr: float = 0.01
+    beta2: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
     weight_decay: float = 0.0
 
 
@@ -115,6 +155,29 @@ class Adam(Optimizer):
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam whose weight decay is not part of the gradient: besides Adam's step, w -= lr weight_decay w."""
+
+    name = "adamw"
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Optimizer):
+    """The tensor becomes the mean of what the slots of a step push: for statistics, such as those of batch normalisation.
+
+    Only for single tensors: Session.tensor(name, shape, optimizer=Mean()). A slot that does not push the tensor counts
+    as 0, and the session's clip_norm must be 0.
+    """
+
+    name = "mean"
 
 
 def digest(*data: Any) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._errors import Error, Timeout
-from .rules import SGD, Init, Optimizer, _number, zeros
+from .rules import SGD, Init, Mean, Optimizer, _number, zeros
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
@@ -251,8 +251,8 @@ class Session:
     """
 
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
-                 mode: Literal["sync", "async"] = "sync", slots: int = 0, seed: int = 1, clip_norm: float = 0.0,
-                 arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
+                 mode: Literal["sync", "async"] = "sync", slots: int = 0,
+                 seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
                  note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
@@ -264,6 +264,8 @@ class Session:
             raise ValueError(f"mode: expected 'sync' or 'async', got {mode!r}")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer: expected one such as Adam(lr=1e-3), got {type(optimizer).__name__}")
+        if isinstance(optimizer, Mean):
+            raise ValueError("optimizer: Mean() is for single tensors: give it to Session.tensor()")
         if note is not None and not callable(note):
             raise TypeError(f"note: expected a function of one string, got {type(note).__name__}")
         if (workers is None) != (index is None):
@@ -272,14 +274,12 @@ class Session:
             raise ValueError(f"clip_norm: expected 0 (none) or more, got {clip_norm}")
         if timeout is not None and _number("timeout", timeout) < 0:
             raise ValueError(f"timeout: expected a number of seconds, got {timeout}")
-        rule = optimizer.settings()
         self._job: tuple[Any, ...] = (
             0 if workers is None else _integer("workers", workers, 1, 32), _integer("index", index or 0, 0, 32),
             int(mode == "async"), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
             _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
-            optimizer.name, *(float(rule.get(key, 0)) for key in (
-                "lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "initial_accumulator")))
+            optimizer._for_c())
         self._note = note or _print
         self._timeout = timeout
         self._pid = os.getpid()
@@ -297,11 +297,16 @@ class Session:
 
     # ---- before the start ----
 
-    def tensor(self, name: str, shape: int | tuple[int, ...], init: Init | None = None) -> Tensor:
-        """Declares a tensor of float32, before the first call of slots(). Without `init` its values begin with 0."""
+    def tensor(self, name: str, shape: int | tuple[int, ...], init: Init | None = None,
+               optimizer: Optimizer | None = None) -> Tensor:
+        """Declares a tensor of float32, before the first call of slots(). Without `init` its values begin with 0.
+        `optimizer`: how the servers update this tensor, if not by the session's optimizer."""
         name = _text("the name of a tensor", name)
         if init is not None and not isinstance(init, Init):
             raise TypeError(f"tensor {name}: init: expected one such as uniform(0.1), got {type(init).__name__}")
+        if optimizer is not None and not isinstance(optimizer, Optimizer):
+            raise TypeError(f"tensor {name}: optimizer: expected one such as Adam(lr=1e-3), got "
+                            f"{type(optimizer).__name__}")
         try:
             dims = tuple(operator.index(dim) for dim in ((shape,) if hasattr(shape, "__index__") else shape))
         except TypeError:
@@ -309,8 +314,9 @@ class Session:
         if any(dim < 1 for dim in dims) or math.prod(dims) >= 1 << 60 or len(dims) > 8:
             raise ValueError(f"tensor {name}: shape: expected at most 8 dimensions of 1 or more, got {dims}")
         kind = init or zeros()
+        rule = None if optimizer is None else optimizer._for_c()
         with _arguments():
-            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b)
+            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b, rule)
         return Tensor(self, number, name, dims)
 
     # ---- the slots ----

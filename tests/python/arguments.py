@@ -17,7 +17,7 @@ import threading
 
 import numpy
 import pytern as tern
-from pytern import _native
+from pytern import _native, rules
 
 from jobs import SCRATCH, TOP, tap
 
@@ -49,6 +49,8 @@ def sessions_say_which_argument_is_wrong():
             (ValueError, f"batch: expected an integer from 1 to 4294967295, got {1 << 70}", {"batch": 1 << 70}),
             (ValueError, f"data: expected an integer from 0 to 18446744073709551615, got {1 << 64}", {"data": 1 << 64}),
             (TypeError, "optimizer: expected one such as Adam(lr=1e-3), got str", {"optimizer": "adam"}),
+            (ValueError, "optimizer: Mean() is for single tensors: give it to Session.tensor()",
+             {"optimizer": tern.Mean()}),
             (TypeError, "arithmetic: expected a string, got int", {"arithmetic": 1}),
             (ValueError, "arithmetic: expected a string without NUL characters, got 'a\\x00'", {"arithmetic": "a\0"}),
             (TypeError, "note: expected a function of one string, got int", {"note": 3}),
@@ -82,6 +84,7 @@ def tensors_say_what_is_wrong():
                 (TypeError, "tensor a: shape: expected integers, got 1.5", ("a", 1.5)),
                 (TypeError, "tensor a: shape: expected integers, got (2, '3')", ("a", (2, "3"))),
                 (TypeError, "tensor a: init: expected one such as uniform(0.1), got float", ("a", 3, 0.1)),
+                (TypeError, "tensor a: optimizer: expected one such as Adam(lr=1e-3), got str", ("a", 3, None, "adam")),
                 (TypeError, "the name of a tensor: expected a string, got int", (3, 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got none", ("", 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got more", ("a" * 256, 3))):
@@ -99,28 +102,49 @@ def jobs_that_cannot_be_are_refused_at_the_start():
         refused(ValueError, "index 1 of 1 workers: expected an index from 0 to the number of workers less one", s.slots)
 
 
+def update_rules_that_cannot_be_are_refused_at_the_start():
+    with session() as s:
+        for i in range(17):
+            s.tensor(f"t{i:02}", 3, optimizer=tern.SGD(lr=1 + i))
+        refused(ValueError, "tensor t16: a job has at most 16 different rules of tensors", s.slots)
+    with session(clip_norm=1) as s:
+        s.tensor("a", 3, optimizer=tern.Mean())
+        refused(ValueError, "the job cannot be: clip_norm: expected 0 in a job with the rule mean", s.slots)
+    with session(optimizer=tern.Adam(epsilon=1e-60)) as s:  # 0 in float32
+        s.tensor("a", 3)
+        refused(ValueError, "the job cannot be: epsilon: expected more than 0, got 0.0", s.slots)
+
+
 def optimizers_and_initial_values_are_checked():
-    refused(ValueError, "Adam: lr: expected more than 0, got 0", tern.Adam, lr=0)
-    refused(ValueError, "Momentum: momentum: expected more than 0, got 0", tern.Momentum, momentum=0)
-    refused(ValueError, "SGD: weight_decay: expected 0 or more, got -1", tern.SGD, weight_decay=-1)
-    refused(TypeError, "SGD: lr: expected a number, got str", tern.SGD, lr="fast")
-    refused(ValueError, "uniform: expected a range, got 2.0 to 1.0", tern.uniform, 2, 1)
-    refused(ValueError, "normal: expected a standard deviation of 0 or more, got -1", tern.normal, -1)
+    for kind, sentence, call in (
+            (ValueError, "Adam: lr: expected more than 0, got 0", lambda: tern.Adam(lr=0)),
+            (ValueError, "Adam: beta1: expected 0 or more, and below 1, got 1", lambda: tern.Adam(beta1=1)),
+            (ValueError, "AdamW: epsilon: expected more than 0, got 0", lambda: tern.AdamW(epsilon=0)),
+            (ValueError, "Momentum: momentum: expected 0 or more, and below 1, got -1", lambda: tern.Momentum(1, -1)),
+            (ValueError, "SGD: weight_decay: expected 0 or more, got -1", lambda: tern.SGD(weight_decay=-1)),
+            (ValueError, "RMSProp: lr: expected a finite number, got nan", lambda: tern.RMSProp(lr=float("nan"))),
+            (TypeError, "SGD: lr: expected a number, got str", lambda: tern.SGD(lr="fast")),
+            (ValueError, "uniform: expected a range, got 2.0 to 1.0", lambda: tern.uniform(2, 1)),
+            (ValueError, "normal: expected a standard deviation of 0 or more, got -1", lambda: tern.normal(-1))):
+        refused(kind, sentence, call)
     assert tern.uniform(0.5) == tern.uniform(-0.5, 0.5)
     assert (tern.normal(2, 1).a, tern.normal(2, 1).b) == (1, 2)
 
 
-def defaults_of_optimizers_are_those_of_the_library():
-    text = (TOP / "kernels" / "optimizer.c").read_text()
-    rows = {name: dict(re.findall(r"\.(\w+) = ([\d.e-]+)f", fields))
-            for name, fields in re.findall(r'\{"(\w+)",\s*\{(\.kind = [^}]*)\}', text)}
-    classes = {cls.name for cls in tern.Optimizer.__subclasses__()}
-    missing = rows.keys() - classes
-    assert not missing, f"python/pytern/rules.py has no class for {missing}"
-    for cls in tern.Optimizer.__subclasses__():
-        of_c = {key: float(value) for key, value in rows[cls.name].items()}
-        ours = {key: value for key, value in cls().settings().items() if value}
-        assert ours == of_c, (cls, ours, of_c)
+def fields_of_optimizers_are_those_of_the_library():
+    """Each row of kernels/rules.h has a class with the same settings, defaults and ranges."""
+    text = (TOP / "kernels" / "rules.h").read_text().replace("\\\n", " ")
+    rows = {name: {"lr": lr, **dict(re.findall(r"TERN_SET\((\w+), ([^)]+)\)", settings))}
+            for name, lr, settings in re.findall(r"Y\(X, [A-Z]+, (\w+), ., ., ([^,]+),(.*?)\)\s+(?=Y\(|\n)", text)}
+    classes = {cls.name: cls for cls in tern.Optimizer.__subclasses__()}
+    assert rows.keys() == classes.keys() and "adamw" in rows, (rows, classes)
+    for name, row in rows.items():
+        if name != "mean":
+            expected = {key: float(value.rstrip("f")) for key, value in row.items()}
+            assert classes[name]().settings() == expected, (name, expected)
+    words = {"FRACTION": "0 or more, and below 1", "POSITIVE": "more than 0", "NOT_NEGATIVE": "0 or more"}
+    ranges = {key: words[kind] for key, kind in re.findall(r"X\((\w+), TERN_RANGE_(\w+)\)", text)}
+    assert {"lr": "more than 0", **ranges} == {key: says for key, (says, _) in rules._RANGES.items()}, ranges
 
 
 def errors_have_a_status_and_can_be_pickled():
@@ -185,12 +209,17 @@ def sessions_that_nobody_closes_are_collected():
 
 def the_c_part_survives_what_no_program_should_say():
     native = _native.Session(NOBODY, None)
-    native.tensor("w", (3,), 0, 0.0, 0.0)
+    native.tensor("w", (3,), 0, 0.0, 0.0, None)
     assert native.push.__name__ == "push"
     for call, kind in (
-            (lambda: native.tensor("a", (1 << 62, 8), 0, 0.0, 0.0), ValueError),
-            (lambda: native.tensor("a", (-1,), 0, 0.0, 0.0), ValueError),
-            (lambda: native.tensor("a", ("3",), 0, 0.0, 0.0), TypeError),
+            (lambda: native.tensor("a", (1 << 62, 8), 0, 0.0, 0.0, None), ValueError),
+            (lambda: native.tensor("a", (-1,), 0, 0.0, 0.0, None), ValueError),
+            (lambda: native.tensor("a", ("3",), 0, 0.0, 0.0, None), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, "adam"), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("adam", "fast")), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("magic", *[0.0] * 7)), tern.Error),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, None), TypeError),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, ("sgd",)), TypeError),
             (lambda: native.push(0, 0, numpy.zeros(3, numpy.float32)), tern.Error),
             (lambda: native.push(-1, 0, 0), OverflowError),
             (lambda: native.push(0), TypeError),
@@ -264,8 +293,9 @@ tap.run([
     what_the_environment_lacks_is_told,
     tensors_say_what_is_wrong,
     jobs_that_cannot_be_are_refused_at_the_start,
+    update_rules_that_cannot_be_are_refused_at_the_start,
     optimizers_and_initial_values_are_checked,
-    defaults_of_optimizers_are_those_of_the_library,
+    fields_of_optimizers_are_those_of_the_library,
     errors_have_a_status_and_can_be_pickled,
     a_timeout_says_what_the_session_waits_for,
     ctrl_c_comes_out_of_a_call_that_waits,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy
@@ -89,6 +90,17 @@ class Process:
         self.process.wait()
         for stream in (self.process.stdout, self.process.stderr):
             stream.close()
+
+
+def first_to_end(processes):
+    """Waits until one of the processes ends, and returns it."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        for process in processes:
+            if process.process.poll() is not None:
+                return process
+        time.sleep(0.01)
+    raise AssertionError("no process ends")
 
 
 class Job:

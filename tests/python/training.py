@@ -7,9 +7,8 @@ import functools
 import random
 import signal
 import sys
-import time
 
-from jobs import HERE, LIMIT_S, SCRATCH, TOP, Job, tap
+from jobs import HERE, SCRATCH, TOP, Job, first_to_end, tap
 
 EXAMPLE, WORKER = TOP / "docs" / "examples" / "logistic.py", HERE / "worker.py"
 SENTENCE_OF_FORK = "Error: a shared context cannot be used by a child of the process that made it"
@@ -73,7 +72,8 @@ with pytern.Session(steps=20, **eval(sys.argv[1], vars(pytern))) as s:
 
 
 def every_optimizer_descends_in_both_modes():
-    for rule in ("SGD()", "Momentum(weight_decay=0.01)", "Adagrad()", "Adam(beta2=0.99)"):
+    for rule in ("SGD()", "Momentum(weight_decay=0.01)", "Nesterov()", "Adagrad()", "RMSProp()", "Adam(beta2=0.99)",
+                 "AdamW()"):
         for mode in ("sync", "async"):
             with Job(2) as job:
                 for i in range(2):
@@ -135,16 +135,6 @@ def the_only_worker_that_raises_ends_the_job():
 def a_slot_without_a_loss_is_an_error_that_says_so():
     _, workers = result("silent", ["plain"], ["silent"], codes=(0, 1))
     assert "ended without a loss: call slot.loss(value)" in workers[1].error(), workers[1].said()
-
-
-def first_to_end(processes):
-    end = time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        for process in processes:
-            if process.process.poll() is not None:
-                return process
-        time.sleep(0.01)
-    raise AssertionError("no process ends")
 
 
 def interrupt(job, process):
