@@ -4,8 +4,9 @@ from typing import Any, Literal, final
 
 version: str
 
-# The fields of struct tern_rule_opts, in their order.
+# The fields of struct tern_rule_opts and of struct tern_schedule_opts, in their order.
 _Rule = tuple[str | float, ...]
+_Schedule = tuple[str, int, int, float]
 
 @final
 class View:
@@ -17,7 +18,7 @@ class Session:
     def tensor(self, name: str, shape: tuple[int, ...], init: int, a: float, b: float, rule: _Rule | None, /) -> int: ...
     def start(
         self, workers: int, index: int, mode: int, slots: int, steps: int, seed: int, clip_norm: float, arithmetic: str,
-        records: int, batch: int, data: int, rule: _Rule, /,
+        records: int, batch: int, data: int, rule: _Rule, schedule: _Schedule, /,
     ) -> None: ...
     def next(self, seconds: float, /) -> tuple[int, int, int, int, int] | Literal[False] | None: ...
     def records(self, turn: int, /) -> bytes: ...

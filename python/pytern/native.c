@@ -272,17 +272,18 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 }
 
 /* start(workers, index, mode, slots, steps, seed, clip_norm, arithmetic, records, batch, data,
- *       rule) */
+ *       rule, (schedule, warmup, steps, factor)) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
-	unsigned long long steps, seed, records, data;
+	unsigned long long steps, seed, records, data, warmup, schedule_steps;
 	PyObject *rule;
 	int mode, r;
 
-	if (!PyArg_ParseTuple(args, "IIiIKKdsKIKO", &job.workers, &job.index, &mode,
+	if (!PyArg_ParseTuple(args, "IIiIKKdsKIKO(sKKd)", &job.workers, &job.index, &mode,
 		    &job.slots, &steps, &seed, &job.clip_norm, &job.arithmetic, &records,
-		    &job.batch, &data, &rule) ||
+		    &job.batch, &data, &rule, &job.schedule.name, &warmup,
+		    &schedule_steps, &job.schedule.factor) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
 	job.mode = mode ? TERN_TRAIN_ASYNC : TERN_TRAIN_SYNC;
@@ -290,6 +291,8 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.seed = seed;
 	job.records = records;
 	job.data = data;
+	job.schedule.warmup = warmup;
+	job.schedule.steps = schedule_steps;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));
 	return none_or_raise(r);
 }

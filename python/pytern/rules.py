@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is made of: how tensors begin (initial values), and how the servers update them (optimizers)."""
+"""What a job is made of: how tensors begin (initial values), how the servers update them (optimizers), and how the
+learning rate changes from step to step (schedules)."""
 import dataclasses
 import hashlib
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -28,6 +30,16 @@ def _number(what: str, value: Any) -> float:
         raise TypeError(f"{what}: expected a number, got {type(value).__name__}") from None
     if not math.isfinite(number):
         raise ValueError(f"{what}: expected a finite number, got {number}")
+    return number
+
+
+def _integer(what: str, value: Any, least: int, bits: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected an integer, got {type(value).__name__}") from None
+    if not least <= number < 1 << bits:
+        raise ValueError(f"{what}: expected an integer from {least} to {(1 << bits) - 1}, got {number}")
     return number
 
 
@@ -178,6 +190,76 @@ class Mean(Optimizer):
     """
 
     name = "mean"
+
+
+class Schedule:
+    """The base of the learning-rate schedules: for each step the servers multiply the `lr` of all optimizers by a factor.
+    docs/training.md has the formulas."""
+
+    def __post_init__(self) -> None:
+        self._for_c()
+
+    def _for_c(self) -> tuple[str, int, int, float]:
+        """Checks the fields, and returns those of struct tern_schedule_opts."""
+        raise NotImplementedError
+
+    def _steps(self, key: str, least: int = 0) -> int:
+        return _integer(f"{type(self).__name__}: {key}", getattr(self, key), least, 40)
+
+    def _part(self, key: str, expected: str = "0 to 1") -> float:
+        what, value = f"{type(self).__name__}: {key}", getattr(self, key)
+        number = _number(what, value)
+        if not 0 <= number <= 1 or (number == 0 and expected != "0 to 1"):
+            raise ValueError(f"{what}: expected {expected}, got {value}")
+        return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Warmup(Schedule):
+    """The learning rate rises in the first `steps` steps, from lr / steps to lr, and stays there."""
+
+    steps: int
+
+    def _for_c(self) -> tuple[str, int, int, float]:
+        return "constant", self._steps("steps"), 0, 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Step(Schedule):
+    """The learning rate is multiplied by `factor` after every `every` steps, counted from the start of the job. In the
+    first `warmup` steps it rises to lr."""
+
+    every: int
+    factor: float
+    warmup: int = 0
+
+    def _for_c(self) -> tuple[str, int, int, float]:
+        return "step", self._steps("warmup"), self._steps("every", 1), self._part("factor", "more than 0, at most 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Schedule):
+    """The learning rate rises to lr in the first `warmup` steps, and then falls on a straight line to end * lr, which it
+    has after step `steps` (0: the last step of the job)."""
+
+    end: float = 0.0
+    steps: int = 0
+    warmup: int = 0
+
+    def _for_c(self) -> tuple[str, int, int, float]:
+        return "linear", self._steps("warmup"), self._steps("steps"), self._part("end")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """The same as Linear, but the learning rate falls as half a period of a cosine."""
+
+    end: float = 0.0
+    steps: int = 0
+    warmup: int = 0
+
+    def _for_c(self) -> tuple[str, int, int, float]:
+        return "cosine", self._steps("warmup"), self._steps("steps"), self._part("end")
 
 
 def digest(*data: Any) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._errors import Error, Timeout
-from .rules import SGD, Init, Mean, Optimizer, _number, zeros
+from .rules import SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer, _number, zeros
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
@@ -44,16 +44,6 @@ def _last_line(error: BaseException) -> str:
     """The last line that a traceback of this exception would have: "ValueError: the reason"."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return text.splitlines()[-1].replace("\0", " ")[:400] if text else type(error).__name__
-
-
-def _integer(what: str, value: Any, least: int, bits: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what}: expected an integer, got {type(value).__name__}") from None
-    if not least <= number < 1 << bits:
-        raise ValueError(f"{what}: expected an integer from {least} to {(1 << bits) - 1}, got {number}")
-    return number
 
 
 def _text(what: str, value: Any) -> str:
@@ -251,7 +241,7 @@ class Session:
     """
 
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
-                 mode: Literal["sync", "async"] = "sync", slots: int = 0,
+                 schedule: Schedule | None = None, mode: Literal["sync", "async"] = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
@@ -266,6 +256,8 @@ class Session:
             raise TypeError(f"optimizer: expected one such as Adam(lr=1e-3), got {type(optimizer).__name__}")
         if isinstance(optimizer, Mean):
             raise ValueError("optimizer: Mean() is for single tensors: give it to Session.tensor()")
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule: expected one such as Cosine(warmup=100), got {type(schedule).__name__}")
         if note is not None and not callable(note):
             raise TypeError(f"note: expected a function of one string, got {type(note).__name__}")
         if (workers is None) != (index is None):
@@ -279,7 +271,7 @@ class Session:
             int(mode == "async"), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
             _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
-            optimizer._for_c())
+            optimizer._for_c(), (schedule or Warmup(0))._for_c())
         self._note = note or _print
         self._timeout = timeout
         self._pid = os.getpid()

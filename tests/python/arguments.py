@@ -51,6 +51,8 @@ def sessions_say_which_argument_is_wrong():
             (TypeError, "optimizer: expected one such as Adam(lr=1e-3), got str", {"optimizer": "adam"}),
             (ValueError, "optimizer: Mean() is for single tensors: give it to Session.tensor()",
              {"optimizer": tern.Mean()}),
+            (TypeError, "schedule: expected one such as Cosine(warmup=100), got str", {"schedule": "cosine"}),
+            (TypeError, "schedule: expected one such as Cosine(warmup=100), got Init", {"schedule": tern.constant(1)}),
             (TypeError, "arithmetic: expected a string, got int", {"arithmetic": 1}),
             (ValueError, "arithmetic: expected a string without NUL characters, got 'a\\x00'", {"arithmetic": "a\0"}),
             (TypeError, "note: expected a function of one string, got int", {"note": 3}),
@@ -129,6 +131,22 @@ def optimizers_and_initial_values_are_checked():
         refused(kind, sentence, call)
     assert tern.uniform(0.5) == tern.uniform(-0.5, 0.5)
     assert (tern.normal(2, 1).a, tern.normal(2, 1).b) == (1, 2)
+
+
+def schedules_are_checked():
+    most = (1 << 40) - 1
+    for kind, sentence, call in (
+            (ValueError, f"Step: every: expected an integer from 1 to {most}, got 0", lambda: tern.Step(0, 0.5)),
+            (TypeError, "Step: every: expected an integer, got float", lambda: tern.Step(1.5, 0.5)),
+            (ValueError, "Step: factor: expected more than 0, at most 1, got 0", lambda: tern.Step(5, 0)),
+            (ValueError, "Step: factor: expected more than 0, at most 1, got 1.5", lambda: tern.Step(5, 1.5)),
+            (ValueError, "Linear: end: expected 0 to 1, got -1", lambda: tern.Linear(-1)),
+            (ValueError, "Cosine: end: expected a finite number, got inf", lambda: tern.Cosine(float("inf"))),
+            (ValueError, f"Cosine: steps: expected an integer from 0 to {most}, got -1", lambda: tern.Cosine(steps=-1)),
+            (TypeError, "Linear: warmup: expected an integer, got str", lambda: tern.Linear(warmup="long")),
+            (ValueError, f"Warmup: steps: expected an integer from 0 to {most}, got {1 << 40}",
+             lambda: tern.Warmup(1 << 40))):
+        refused(kind, sentence, call)
 
 
 def fields_of_optimizers_are_those_of_the_library():
@@ -218,8 +236,8 @@ def the_c_part_survives_what_no_program_should_say():
             (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, "adam"), TypeError),
             (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("adam", "fast")), TypeError),
             (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("magic", *[0.0] * 7)), tern.Error),
-            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, None), TypeError),
-            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, ("sgd",)), TypeError),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, None, ("constant", 0, 0, 0.0)), TypeError),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, ("sgd", *[0.0] * 7), ()), TypeError),
             (lambda: native.push(0, 0, numpy.zeros(3, numpy.float32)), tern.Error),
             (lambda: native.push(-1, 0, 0), OverflowError),
             (lambda: native.push(0), TypeError),
@@ -295,6 +313,7 @@ tap.run([
     jobs_that_cannot_be_are_refused_at_the_start,
     update_rules_that_cannot_be_are_refused_at_the_start,
     optimizers_and_initial_values_are_checked,
+    schedules_are_checked,
     fields_of_optimizers_are_those_of_the_library,
     errors_have_a_status_and_can_be_pickled,
     a_timeout_says_what_the_session_waits_for,

@@ -21,6 +21,13 @@ RULES = ["None", "SGD(lr=0.2)", "Momentum(lr=0.05, weight_decay=0.1)", "Momentum
 # A schedule, and the factor of the learning rate at step t + 1.
 SCHEDULES = {
     "None": lambda t: 1,
+    "Warmup(5)": lambda t: min(1, (t + 1) / 5),
+    "Step(3, 0.5)": lambda t: 0.5 ** (t // 3),
+    "Step(every=3, factor=0.5, warmup=2)": lambda t: 0.5 if t == 0 else 0.5 ** (t // 3),
+    "Linear()": lambda t: 1 - t / STEPS,
+    "Linear(end=0.2, steps=8, warmup=2)": lambda t: 0.5 if t == 0 else 1 - 0.8 * min(1, max(0, t - 2) / 6),
+    "Cosine()": lambda t: (1 + math.cos(math.pi * t / STEPS)) / 2,
+    "Cosine(end=0.1, steps=8)": lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * min(1, t / 8))) / 2,
 }
 
 
@@ -93,7 +100,7 @@ def compare(schedule, factor, mode="sync"):
     out = SCRATCH / "updates.npy"
     slots = SLOTS if mode == "sync" else 1
     with Job(1) as job:
-        job.worker(0, __file__, "worker", out, f"dict(optimizer={SESSION_RULE}, mode={mode!r}, "
+        job.worker(0, __file__, "worker", out, f"dict(optimizer={SESSION_RULE}, schedule={schedule}, mode={mode!r}, "
                    f"slots={slots})", *RULES)
         job.end()
     first, last = numpy.load(out)
@@ -114,7 +121,8 @@ def test_of(schedule, factor):
 
 
 def rules_and_a_schedule_have_their_formulas_in_async_mode():
-    compare("None", SCHEDULES["None"], "async")
+    for schedule in ("Linear(end=0.2, steps=8, warmup=2)", "Step(3, 0.5)"):
+        compare(schedule, SCHEDULES[schedule], "async")
 
 
 def train_two(options, rules):
@@ -140,7 +148,8 @@ def workers_with_other_rules_or_schedules_are_refused():
     """The servers take the job of the worker that comes first, and refuse the second one."""
     for options, rules, said in (
             (["dict()"] * 2, [["Adam()"], ["Adam(beta1=0)"]], "beta1: "),
-            (["dict()"] * 2, [["Adam()"], ["None"]], "number of rules: ")):
+            (["dict()"] * 2, [["Adam()"], ["None"]], "number of rules: "),
+            ([f"dict(schedule=Step({n}, 0.5))" for n in (5, 6)], [["None"]] * 2, "schedule of the learning rate")):
         with train_two(options, rules) as job:
             refused = first_to_end(job.workers.values()).end(1)
             told = [line for line in refused.errors if line and line.startswith("pytern.Error: ")]
