@@ -6,13 +6,13 @@ how: it knows which distribution each of PyTorch's modules draws its parameters 
 must agree with that distribution. Otherwise somebody has initialised it in another way, or loaded it from a file, and
 init_of() refuses it by name instead of losing that.
 """
-import fnmatch
 import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
 
+from .._frameworks import Stated, hint
 from ..rules import Init, constant, normal, uniform
 
 # Deviations that a sample may have from its distribution, in standard deviations of the statistic. One parameter in
@@ -114,43 +114,35 @@ def _of_values(name: str, parameter: torch.Tensor, owners: list[tuple[nn.Module,
     first = parameter.detach().reshape(-1)[:1]
     if parameter.numel() > 0 and bool((parameter.detach() == first).all()):
         return constant(float(first))
-    hint = f"state how it begins: init={{\"{name}\": pytern.normal(0.02)}}, for example"
     drawn = False
     for module, attribute, in_transformer in owners:
         try:
             init = _draw(module, attribute, parameter, in_transformer)
         except ValueError as error:
-            raise ValueError(f"parameter {name}: {error}: {hint}") from None
+            raise ValueError(f"parameter {name}: {error}: {hint(name)}") from None
         drawn = drawn or init is not None
         if init is not None and _agrees(parameter, init):
             return init
     kind = type(owners[0][0]).__name__
     if drawn:
         raise ValueError(f"parameter {name} does not have the values that a new {kind} has (it was initialised in "
-                         f"another way, or loaded), and the servers cannot take given values yet: {hint}")
-    raise ValueError(f"parameter {name}: how a {kind} initialises it is not known: {hint}")
+                         f"another way, or loaded), and the servers cannot take given values yet: {hint(name)}")
+    raise ValueError(f"parameter {name}: how a {kind} initialises it is not known: {hint(name)}")
 
 
 def init_of(module: nn.Module, init: Mapping[str, Init] | None = None) -> dict[str, Init]:
     """How the parameters of a module that require gradients begin, by their names: the distributions that PyTorch's own
     modules use. `init` states it for others; its keys are names, or patterns such as "*.weight", of which the first that
     fits counts."""
-    stated = dict(init or {})
-    for key, value in stated.items():
-        if not isinstance(value, Init):
-            raise TypeError(f"init: {key}: expected one such as pytern.uniform(0.1), got {type(value).__name__}")
+    stated = Stated(init)
     owners: dict[int, list[tuple[nn.Module, str, bool]]] = {}
     for number, part, attribute, in_transformer in _owners(module):
         owners.setdefault(number, []).append((part, attribute, in_transformer))
-    found, used = {}, set()
+    found = {}
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
-        fitting = [key for key in stated if fnmatch.fnmatchcase(name, key)]
-        used.update(fitting)
-        found[name] = stated[fitting[0]] if fitting else _of_values(name, parameter, owners[id(parameter)])
-    for key in stated:
-        if key not in used:
-            raise ValueError(f"init: {key}: the module has no such parameter that requires a gradient (a tied parameter "
-                             "has the first of its names)")
+        found[name] = stated.find(name) or _of_values(name, parameter, owners[id(parameter)])
+    stated.refuse_unused("the module has no such parameter that requires a gradient (a tied parameter has the first of "
+                         "its names)")
     return found

@@ -15,7 +15,6 @@ Three rules make the bytes of the parameters the same for any number of workers:
 import contextlib
 import errno
 import hashlib
-import os
 import random
 import re
 import weakref
@@ -28,6 +27,7 @@ import torch.utils.data
 from torch import nn
 
 from .._errors import Error
+from .._frameworks import build_digest
 from ..rules import Init
 from ..session import RECORDS, Session, Slot, Tensor
 from . import refusals
@@ -299,18 +299,16 @@ class Server:
     def arithmetic(self) -> str:
         """Names what the bits of a gradient depend on: PyTorch, the processor, threads, and the module with what the
         servers do not know of it (frozen parameters and buffers)."""
-        build = hashlib.sha256()
-        for text in (torch.__config__.show(), *(f"{name}={os.environ.get(name)}" for name in ENVIRONMENT),
-                     torch.get_float32_matmul_precision(), str(torch.backends.mkldnn.enabled),
-                     str(torch.are_deterministic_algorithms_enabled()), _processor()):
-            build.update(text.encode() + b"\0")
+        build = build_digest([torch.__config__.show(), torch.get_float32_matmul_precision(),
+                              str(torch.backends.mkldnn.enabled), str(torch.are_deterministic_algorithms_enabled())],
+                             ENVIRONMENT)
         model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
         for name, value in [*((n, p) for n, p in self.module.named_parameters() if id(p) not in self.names),
                             *self.module.named_buffers()]:
             model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
             model.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return (f"torch {torch.__version__[:24]} {_vector_width()} cpu threads {self._threads} build "
-                f"{build.hexdigest()[:8]} model {model.hexdigest()[:8]}")
+        return (f"torch {torch.__version__[:24]} {_vector_width()} cpu threads {self._threads} build {build} "
+                f"model {model.hexdigest()[:8]}")
 
 
 def _vector_width() -> str:
@@ -320,16 +318,6 @@ def _vector_width() -> str:
         return str(of_cpu())
     found = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
     return found.group(1) if found else "?"
-
-
-def _processor() -> str:
-    """The model of the processor: oneDNN and BLAS libraries choose kernels by it, and block sizes by its caches."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            lines = file.read().split("\n\n")[0].splitlines()
-    except OSError:
-        return ""
-    return "\n".join(line for line in lines if re.match(r"(vendor_id|cpu family|model|flags|cache size|Features|CPU )", line))
 
 
 def _seed(seed: int) -> None:
