@@ -18,7 +18,7 @@ class Native:
         self.failures = []
         self.job = None
 
-    def tensor(self, name, shape, init, a, b):
+    def tensor(self, name, shape, init, a, b, rule):
         rng = numpy.random.default_rng(len(self.names))
         self.names.append(name)
         self.inits.append((init, a, b))
