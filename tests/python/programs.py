@@ -7,6 +7,7 @@ combination is run.
 
 usage: programs.py TERN FACTORISE [all]
 """
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -33,8 +34,8 @@ PROGRAMS = {
 }
 if HAS_TORCH:
     PROGRAMS |= {
-        "cnn": [sys.executable, EXAMPLES / "torch_mnist.py", "--steps", 40, *jobs.make_images(), "OUT"],
-        "transformer": [sys.executable, EXAMPLES / "torch_text.py", "--steps", 40, TEXT, "OUT"],
+        "cnn": [sys.executable, EXAMPLES / "torch_mnist.py", "--steps", 25, *jobs.make_images(), "OUT"],
+        "transformer": [sys.executable, EXAMPLES / "torch_text.py", "--steps", 25, TEXT, "OUT"],
     }
 PROPERTIES = {
     "program": list(PROGRAMS),
@@ -45,6 +46,8 @@ PROPERTIES = {
     "ending": ["none", "SIGKILL", "SIGTERM", "SIGINT"],
 }
 SEED = 20261126
+TRIES = 4
+LIMIT_S = 240
 
 
 def possible():
@@ -79,12 +82,13 @@ def lose_one(job, folder, workers, ending, after):
     begun = time.monotonic()
     if ending != "none":
         time.sleep(after)
-        os.kill(int((folder / str(workers - 1)).read_text()), signal.Signals[ending])
+        with contextlib.suppress(ProcessLookupError):  # the job has ended already
+            os.kill(int((folder / str(workers - 1)).read_text()), signal.Signals[ending])
     return begun
 
 
 def train(program, fabric, workers, servers, ending, after=0.0):
-    """Runs a job, and returns the bytes that it has saved and the seconds that its steps took."""
+    """Runs a job. Returns the bytes that it has saved, the seconds that its steps took, and whether it lost a worker."""
     folder = SCRATCH / f"{program}-{fabric}-{workers}-{servers}-{ending}-{after}"
     folder.mkdir()
     out = folder / "results.npz"  # one name for all: PyTorch writes it into the file
@@ -93,16 +97,14 @@ def train(program, fabric, workers, servers, ending, after=0.0):
                *(out if word == "OUT" else word for word in PROGRAMS[program])]
     with subprocess.Popen([str(word) for word in command], text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as job:
-        limit = threading.Timer(jobs.LIMIT_S, job.kill)
+        limit = threading.Timer(LIMIT_S, job.kill)
         limit.start()
         begun = lose_one(job, folder, workers, ending, after)
         said = job.stderr.read()
         code = job.wait()
         limit.cancel()
     assert code == 0, f"exit code {code}: {said}"
-    if ending != "none":
-        assert f"worker {workers - 1}" in said, f"nothing was lost: {said}"
-    return out.read_bytes(), time.monotonic() - begun
+    return out.read_bytes(), time.monotonic() - begun, f"tern run: worker {workers - 1} " in said
 
 
 EXPECTED = {}
@@ -111,7 +113,7 @@ EXPECTED = {}
 def expected(program):
     """The bytes of an undisturbed job with one worker, and the seconds that its steps took."""
     if program not in EXPECTED:
-        EXPECTED[program] = train(program, "tcp", 1, 1, "none")
+        EXPECTED[program] = train(program, "tcp", 1, 1, "none")[:2]
     return EXPECTED[program]
 
 
@@ -120,8 +122,13 @@ def test_of(case):
         values, seconds = expected(case["program"])
         # At a random time of the steps, which several workers may make faster.
         after = random.Random(str(case) + str(SEED)).uniform(0, 0.3) * seconds
-        got, _ = train(**case, after=after)
-        assert got == values, f"other bytes: {case}"
+        for _ in range(TRIES):
+            got, _, lost = train(**case, after=after)
+            assert got == values, f"other bytes: {case}"
+            if lost or case["ending"] == "none":
+                return
+            after /= 4  # the machine is faster now
+        raise AssertionError("the job always ended before a worker was lost")
     test.__name__ = "_".join(str(value) for value in case.values())
     return test
 
