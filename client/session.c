@@ -34,8 +34,8 @@ struct tern_session {
 	struct tern_computer computer;
 	struct tern_worker *worker; /* NULL: not started */
 	/* The tensors in job.params are in the order of their names from the start on, so
-	 * that workers agree however they declare them; params_of[id] is the tensor's place
-	 * there. */
+	 * that workers agree however they declare them; params_of[id] is the tensor's
+	 * place there. */
 	struct tern_ps_job job;
 	uint32_t *params_of, tensor_room;
 	/* By id: the rule of a tensor that has one of its own. */
@@ -441,7 +441,10 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 		return complain(s, -EINVAL, "arithmetic: expected at most %zu bytes",
 			sizeof(job->arithmetic) - 1);
 	strcpy(job->arithmetic, arithmetic);
-	r = read_rule(s, &o->rule, &s->job.optimizer);
+	r = read_rule(s, &o->rule, &job->optimizer);
+	if (r == 0 && !tern_optimizer_is_for_models(job->optimizer.kind))
+		return complain(s, -EINVAL, "rule %s: expected a rule of a tensor only",
+			o->rule.name);
 	return r < 0 ? r : read_schedule(s, &o->schedule);
 }
 

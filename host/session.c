@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions of a shared context: calls of <tern/train.h> with the lock, from any thread. */
+/* Sessions of a shared context: calls of <tern/train.h> with the lock, from any
+ * thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lock, and not a queue of calls, joins the threads: a call acts at once on the thread
- * that makes it, so that its errors are returned at once, a send leaves without waiting for
- * another thread to wake up, and there is nothing whose length must be bounded. The progress
- * thread gives the lock back while it sleeps, and between two rounds of progress to whoever
- * waits for it.
+ * that makes it, so that its errors are returned at once, a send leaves without waiting
+ * for another thread to wake up, and there is nothing whose length must be bounded. The
+ * progress thread gives the lock back while it sleeps, and between two rounds of progress
+ * to whoever waits for it.
  *
- * A thread that waits for something is a `waiter`. After each round of progress the progress
- * thread asks every waiter whether it has its answer, and wakes those that have.
+ * A thread that waits for something is a `waiter`. After each round of progress the
+ * progress thread asks every waiter whether it has its answer, and wakes those that have.
  */
 #include "host/shared.h"
 
@@ -122,9 +122,9 @@ static void kick(struct tern_shared *shared)
 	(void)!write(shared->kick_fd, &one, sizeof(one));
 }
 
-/* Makes the progress that the caller has caused, such as sending a message, on the caller's
- * thread. To wake the progress thread for it would take several times as long. It is woken
- * only if there is more to do. */
+/* Makes the progress that the caller has caused, such as sending a message, on the
+ * caller's thread. To wake the progress thread for it would take several times as long.
+ * It is woken only if there is more to do. */
 static void settle(struct tern_shared *shared)
 {
 	for (unsigned i = 0; i < ROUNDS_MAX && !shared->status; i++)

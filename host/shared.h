@@ -36,8 +36,8 @@ struct shared_tenant {
 
 /* A thread that waits until something is so. */
 struct shared_waiter {
-	/* Returns true if the thread need not wait any more. Called with the lock held, on
-	 * any thread, until it has returned true once. */
+	/* Returns true if the thread need not wait any more. Called with the lock held,
+	 * on any thread, until it has returned true once. */
 	bool (*is_answered)(struct shared_waiter *waiter);
 	/* Private to shared.c. */
 	struct tern_list node;

@@ -760,6 +760,17 @@ static bool optimizers_differ(const struct tern_optimizer *a,
 	return schedules_differ(&a->schedule, &b->schedule, who, why);
 }
 
+/* Puts the name of the first tensor that has this rule before the text. */
+static void name_tensor_of(
+	const struct tern_ps_job *job, uint32_t rule, struct tern_ps_text *why)
+{
+	for (uint32_t i = 0; i < job->param_count; i++)
+		if (job->params[i].rule == rule) {
+			bad_tensor(why, &job->params[i]);
+			return;
+		}
+}
+
 static bool rules_differ(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
@@ -767,16 +778,17 @@ static bool rules_differ(const struct tern_ps_job *a, const struct tern_ps_job *
 		return true;
 	for (uint32_t i = 0; i < a->rule_count; i++) {
 		const struct tern_optimizer *p = &a->rules[i], *q = &b->rules[i];
+		bool other = p->kind != q->kind;
 
-		if (p->kind != q->kind) {
+		if (other)
 			snprintf(why->text, sizeof(why->text),
-				"rule %u: %s has %s, the job %s", i + 1, who,
+				"rule: %s has %s, the job %s", who,
 				tern_optimizer_name(q->kind),
 				tern_optimizer_name(p->kind));
+		if (other || optimizers_differ(p, q, who, why)) {
+			name_tensor_of(a, i + 1, why);
 			return true;
 		}
-		if (optimizers_differ(p, q, who, why))
-			return true;
 	}
 	return false;
 }

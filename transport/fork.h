@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a forked child does with the contexts of its parent: it closes their descriptors at
- * once. Otherwise a child that outlives its parent, such as a process that loads data, would
- * keep the parent's connections open, and peers would not notice that the parent has ended.
+ * What a forked child does with the contexts of its parent: it closes their descriptors
+ * at once. Otherwise a child that outlives its parent, such as a process that loads data,
+ * would keep the parent's connections open, and peers would not notice that the parent
+ * has ended.
  *
- * The descriptors are those that the context's epoll instance watches, found in /proc; those
- * of the io_uring engine and of verbs are not among them.
+ * The descriptors are those that the context's epoll instance watches, found in /proc;
+ * those of the io_uring engine and of verbs are not among them.
  */
 #ifndef TERN_TRANSPORT_FORK_H
 #define TERN_TRANSPORT_FORK_H

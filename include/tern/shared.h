@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A shared context: a context with a progress thread of its own, which any thread may use.
- * Threads take turns: between tern_shared_lock() and tern_shared_unlock() the caller's
- * thread is the context's thread, and it may call all functions of <tern/channel.h> and
- * <tern/train.h> that do not block. Callbacks run on the progress thread, with the lock
- * held: they may call the same functions, but must neither lock nor wait.
+ * A shared context: a context with a progress thread of its own, which any thread may
+ * use. Threads take turns: between tern_shared_lock() and tern_shared_unlock() the
+ * caller's thread is the context's thread, and it may call all functions of
+ * <tern/channel.h> and <tern/train.h> that do not block. Callbacks run on the progress
+ * thread or within a call of this header on another thread, with the lock held: they may
+ * call the same functions, but must neither lock nor wait.
  *
  *     tern_shared_new
  *     tern_shared_lock, tern_send or others, tern_shared_unlock
@@ -22,8 +23,8 @@
  *
  * Every call that fails leaves a sentence for tern_shared_text(). A timeout is in
  * nanoseconds, and TERN_NEVER means without limit; when it has passed the call returns
- * -ETIMEDOUT and has changed nothing. After fork() the child may not use a shared context:
- * calls return -ECHILD, and tern_shared_free() does nothing.
+ * -ETIMEDOUT and has changed nothing. After fork() the child may not use a shared
+ * context: calls return -ECHILD, and tern_shared_free() does nothing.
  */
 #ifndef TERN_SHARED_H
 #define TERN_SHARED_H
@@ -42,14 +43,14 @@ struct tern_shared_opts {
 	 * names, if that is set. */
 	const struct tern_domain_opts *domain;
 	const struct tern_context_opts *context;
-	/* Path of the file with the secret; NULL: the environment variable has it. Ignored
-	 * if the context's options have a secret. */
+	/* Path of the file with the secret; NULL: the environment variable has it.
+	 * Ignored if the context's options have a secret. */
 	const char *secret_file;
 };
 
 /* Makes a domain, a context and the thread. opts may be NULL. Errors: those of
- * tern_domain_new() and tern_context_new(); -EINVAL: the secret cannot be read; -EAGAIN: the
- * system has no thread left. */
+ * tern_domain_new() and tern_context_new(); -EINVAL: the secret cannot be read; -EAGAIN:
+ * the system has no thread left. */
 TERN_API int tern_shared_new_sized(
 	const struct tern_shared_opts *opts, size_t opts_bytes, struct tern_shared **out);
 static inline int tern_shared_new(
@@ -64,8 +65,8 @@ TERN_API void tern_shared_free(struct tern_shared *shared);
 
 TERN_API struct tern_context *tern_shared_context(struct tern_shared *shared);
 
-/* Makes the calling thread the context's thread until tern_shared_unlock(). Waits for other
- * threads that have the lock. Not recursive. */
+/* Makes the calling thread the context's thread until tern_shared_unlock(). Waits for
+ * other threads that have the lock. Not recursive. */
 TERN_API void tern_shared_lock(struct tern_shared *shared);
 TERN_API void tern_shared_unlock(struct tern_shared *shared);
 
@@ -99,9 +100,9 @@ static inline int tern_shared_tensor(struct tern_shared *shared, struct tern_ses
 	return tern_shared_tensor_sized(shared, s, opts, sizeof(*opts), id);
 }
 
-/* Starts to join the job. If job->workers is 0, the environment variables TERN_WORKERS and
- * TERN_INDEX have the number of workers and the number of this one. Does not wait for other
- * workers: tern_shared_next() does. */
+/* Starts to join the job. If job->workers is 0, the environment variables TERN_WORKERS
+ * and TERN_INDEX have the number of workers and the number of this one. Does not wait for
+ * other workers: tern_shared_next() does. */
 TERN_API int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 	const struct tern_job_opts *job, size_t job_bytes);
 static inline int tern_shared_start(struct tern_shared *shared, struct tern_session *s,
@@ -120,10 +121,11 @@ static inline int tern_shared_next(struct tern_shared *shared, struct tern_sessi
 	return tern_shared_next_sized(shared, s, slot, info, sizeof(*info), timeout_ns);
 }
 
-/* As the functions of the same names in <tern/train.h>. Several threads may push different
- * tensors of a slot at the same time; the end of the slot waits for these calls, and what
- * was not pushed by then counts as 0. tern_slot_param(), tern_slot_gradient() and
- * tern_slot_record() need no lock while the caller holds the slot. */
+/* As the functions of the same names in <tern/train.h>. Several threads may push
+ * different tensors of a slot at the same time; the end of the slot waits for these
+ * calls, and what was not pushed by then counts as 0. tern_slot_param(),
+ * tern_slot_gradient() and tern_slot_record() need no lock while the caller holds the
+ * slot. */
 TERN_API int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot,
 	uint32_t id, const float *from);
 TERN_API int tern_shared_end(

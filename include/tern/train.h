@@ -12,16 +12,17 @@
  *     tern_session_finisher  one worker saves the results
  *     tern_context_free, tern_session_free
  *
- * All functions of this header are called on the thread of the session's context, and none
- * blocks. tern_session_next() and tern_session_finisher() return -EAGAIN while there is
- * nothing to do. The callback event() says when to call them again. <tern/shared.h> has the
- * same functions for any thread, with a timeout.
+ * All functions of this header are called on the thread of the session's context, and
+ * none blocks. tern_session_next() and tern_session_finisher() return -EAGAIN while there
+ * is nothing to do. The callback event() says when to call them again. <tern/shared.h>
+ * has the same functions for any thread, with a timeout.
  *
  * In sync mode the parameters of every step have the same bytes for any number of workers
  * and servers, whichever workers are lost, if a slot's gradient is a pure function of the
  * parameters, the slot's records and its seed. See docs/training.md.
  *
- * Only libraries that are built with training (build option "train") have these functions.
+ * Only libraries that are built with training (build option "train") have these
+ * functions.
  */
 #ifndef TERN_TRAIN_H
 #define TERN_TRAIN_H
@@ -42,8 +43,8 @@ enum tern_train_mode {
 	TERN_TRAIN_ASYNC = 1,
 };
 
-/* Initial values of a tensor. Value number i is a function of the job's seed, the tensor's
- * name and i. */
+/* Initial values of a tensor. Value number i is a function of the job's seed, the
+ * tensor's name and i. */
 enum tern_init {
 	TERN_INIT_ZEROS = 0,
 	TERN_INIT_CONSTANT = 1, /* a */
@@ -54,12 +55,13 @@ enum tern_init {
 /* Bytes of the longest name of a tensor, without the NUL. */
 #define TERN_TENSOR_NAME_MAX 255u
 
-/* How the servers update parameters. A number of 0 means the rule's default, and a negative
- * number means 0. A number that the rule does not have must be 0. */
+/* How the servers update parameters. A number of 0 means the rule's default, and a
+ * negative number means 0. A number that the rule does not have must be 0. */
 struct tern_rule_opts {
 	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
-	 * "sgd". docs/training.md has the formulas and the defaults. For single tensors also
-	 * "mean": the tensor becomes the mean of what was pushed, as statistics need. */
+	 * "sgd". docs/training.md has the formulas and the defaults. For single tensors
+	 * also "mean": the tensor becomes the mean of what was pushed, as statistics
+	 * need. */
 	const char *name;
 	double lr; /* learning rate */
 	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
@@ -70,8 +72,8 @@ struct tern_tensor_opts {
 	struct tern_shape shape; /* dtype TERN_F32; no dimension of 0 */
 	enum tern_init init;
 	double a, b;
-	/* How the servers update this tensor; copied. NULL: as the job's rule says. A job may
-	 * have 16 different rules of tensors. */
+	/* How the servers update this tensor; copied. NULL: as the job's rule says. A job
+	 * may have 16 different rules of tensors. */
 	const struct tern_rule_opts *rule;
 };
 
@@ -79,14 +81,14 @@ struct tern_tensor_opts {
 struct tern_schedule_opts {
 	const char *name; /* "constant", "step", "linear" or "cosine"; NULL: "constant" */
 	uint64_t warmup;  /* steps in which the rate rises to lr */
-	/* step: steps between two changes; linear, cosine: the step of the last change, 0:
-	 * the last step of the job */
+	/* step: steps between two changes; linear, cosine: the step of the last change,
+	 * 0: the last step of the job */
 	uint64_t steps;
 	double factor; /* step: of each change; linear, cosine: of the end */
 };
 
-/* A job. All its workers must describe the same job: the servers refuse a worker that does
- * not, and say what differs. */
+/* A job. All its workers must describe the same job: the servers refuse a worker that
+ * does not, and say what differs. */
 struct tern_job_opts {
 	uint32_t workers; /* number of workers, at least 1 */
 	uint32_t index;   /* which of them this one is, from 0; may differ */
@@ -156,9 +158,9 @@ static inline int tern_session_tensor(
 
 /*
  * Starts to join the job. If a server refuses the worker, the session ends with -EINVAL.
- * Errors, all of them with tern_session_text(): -EINVAL: something in `job` or in a tensor
- * is impossible, or two tensors have the same name; -EALREADY: the session has started; -E2BIG; -ENOMEM. A session that
- * could not start can only be freed.
+ * Errors, all of them with tern_session_text(): -EINVAL: something in `job` or in a
+ * tensor is impossible, or two tensors have the same name; -EALREADY: the session has
+ * started; -E2BIG; -ENOMEM. A session that could not start can only be freed.
  */
 TERN_API int tern_session_start_sized(
 	struct tern_session *s, const struct tern_job_opts *job, size_t job_bytes);
@@ -197,15 +199,15 @@ static inline int tern_session_next(
 	return tern_session_next_sized(s, slot, info, sizeof(*info));
 }
 
-/* A slot that has ended must not be used: its memory may serve the next slot. As long as it
- * does not, the functions below return -EINVAL, NULL or UINT64_MAX. */
+/* A slot that has ended must not be used: its memory may serve the next slot. As long as
+ * it does not, the functions below return -EINVAL, NULL or UINT64_MAX. */
 
-/* Returns the number of the slot's j-th record, 0 <= j < info->batch; UINT64_MAX: the slot
- * has no such record. Any thread may call this while the caller holds the slot. */
+/* Returns the number of the slot's j-th record, 0 <= j < info->batch; UINT64_MAX: the
+ * slot has no such record. Any thread may call this while the caller holds the slot. */
 TERN_API uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j);
 
-/* Returns the values of tensor `id`, in row-major order, aligned to 4 bytes; NULL: there is
- * no such tensor. They do not change while the caller holds the slot. */
+/* Returns the values of tensor `id`, in row-major order, aligned to 4 bytes; NULL: there
+ * is no such tensor. They do not change while the caller holds the slot. */
 TERN_API const float *tern_slot_param(const struct tern_slot *slot, uint32_t id);
 
 /* Returns room for the gradient of tensor `id`, which the caller may fill until it pushes
@@ -214,19 +216,20 @@ TERN_API float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id);
 
 /*
  * Hands over the gradient of tensor `id`: the mean over the slot's records. `from` is
- * copied; NULL: the gradient is in tern_slot_gradient(). It can be sent now, and cannot be
- * changed any more. -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
+ * copied; NULL: the gradient is in tern_slot_gradient(). It can be sent now, and cannot
+ * be changed any more. -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
  */
 TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from);
 
 /* Ends the slot: it is computed. The gradients of tensors that were not pushed are 0.
- * `loss` is the mean over the slot's records, for progress lines; a loss that is no number
- * ends the job. The caller no longer holds the slot. -EINVAL: it did not hold it. */
+ * `loss` is the mean over the slot's records, for progress lines; a loss that is no
+ * number ends the job. The caller no longer holds the slot. -EINVAL: it did not hold
+ * it. */
 TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
-/* Ends the slot without a result. `text` says why in one line. This worker leaves the job,
- * and other workers, if there are any, compute its slots from now on. The caller no longer
- * holds the slot. -EINVAL: it did not hold it. */
+/* Ends the slot without a result. `text` says why in one line. This worker leaves the
+ * job, and other workers, if there are any, compute its slots from now on. The caller no
+ * longer holds the slot. -EINVAL: it did not hold it. */
 TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
 
 /* True if the result of this slot is not needed any more: the job has ended, or goes on
@@ -236,9 +239,10 @@ TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
 
 /* ---- the end ---- */
 
-/* Returns the final values of tensor `id` after tern_session_next() has returned -ENODATA,
- * until the session is freed; NULL before that, or if there is no such tensor. In async mode
- * workers that are not the finisher have the values after their own last step. */
+/* Returns the final values of tensor `id` after tern_session_next() has returned
+ * -ENODATA, until the session is freed; NULL before that, or if there is no such tensor.
+ * In async mode workers that are not the finisher have the values after their own last
+ * step. */
 TERN_API const float *tern_session_param(const struct tern_session *s, uint32_t id);
 
 /*

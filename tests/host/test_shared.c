@@ -243,8 +243,8 @@ static void test_a_forked_child_cannot_use_the_context(void **state)
 	tern_shared_free(shared);
 }
 
-/* What the parent does: it reads an address, connects to it, forks a child, tells its pid,
- * and waits to be killed, as the child does. */
+/* What the parent does: it reads an address, connects to it, forks a child, tells its
+ * pid, and waits to be killed, as the child does. */
 static void be_parent(int in, int out)
 {
 	char address[200];

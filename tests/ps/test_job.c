@@ -663,7 +663,7 @@ static void test_a_difference_is_said_with_both_values(void **state)
 	DIFFERS(theirs.optimizer.schedule.factor = 0.7, "has cosine:1000,0.7, the job");
 	DIFFERS(theirs.rule_count = 1, "number of rules: worker 7 has 1, the job 2");
 	DIFFERS(theirs.rules[1].kind = TERN_OPT_ADAGRAD,
-		"rule 2: worker 7 has adagrad, the job rmsprop");
+		"worker 7 has adagrad, the job rmsprop");
 	DIFFERS(theirs.rules[0].lr = 1, "learning rate");
 	DIFFERS(theirs.params[1].rule = 0,
 		"tensor fc1.bias: worker 7 gives it rule 0, the job rule 2");

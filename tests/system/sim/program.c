@@ -19,7 +19,8 @@
 
 /* Longest time between two calls of the program. */
 #define PAUSE_NS (300 * TERN_NS_PER_US)
-/* Fills gradients that were not pushed. If a server adds this up, the counts are wrong. */
+/* Fills gradients that were not pushed. If a server adds this up, the counts are
+ * wrong. */
 #define NOT_FINAL 1e6f
 
 /* The tensors, in the order of their names. They have the elements of the ledger, and
@@ -394,7 +395,8 @@ void program_free(struct program *p)
 
 /* ---- the scenario ---- */
 
-/* Sync mode: all workers that have reached the end have the parameters that were saved. */
+/* Sync mode: all workers that have reached the end have the parameters that were
+ * saved. */
 static bool all_have_the_result(const struct job *j)
 {
 	const float *result = job_result(j);

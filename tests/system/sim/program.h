@@ -2,9 +2,9 @@
 /*
  * A simulated program that trains in a session (tern/train.h), without tasks and threads,
  * only through the public interface. It takes its time, declares and pushes tensors in a
- * random order, makes mistakes that must be refused, fails or hangs in the middle of a slot,
- * goes on with a slot that was revoked, and saves the results when it is the finisher. Its
- * gradients count records (ledger.h).
+ * random order, makes mistakes that must be refused, fails or hangs in the middle of a
+ * slot, goes on with a slot that was revoked, and saves the results when it is the
+ * finisher. Its gradients count records (ledger.h).
  */
 #ifndef TERN_TESTS_SYSTEM_SIM_PROGRAM_H
 #define TERN_TESTS_SYSTEM_SIM_PROGRAM_H
@@ -14,8 +14,8 @@
 struct program;
 
 /* Makes the program of worker `index`, whose context exists already, and starts its
- * session. If the program finds that the session breaks a promise of tern/train.h, it sets
- * j->broken. */
+ * session. If the program finds that the session breaks a promise of tern/train.h, it
+ * sets j->broken. */
 struct program *program_new(struct job *j, struct member *m, unsigned index);
 /* Frees the program and its session, after the context. NULL is allowed. */
 void program_free(struct program *p);
