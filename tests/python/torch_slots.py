@@ -419,6 +419,22 @@ def threads_and_determinism_are_set():
     assert train(small(), server_options={"arithmetic": "as I say"})[0].job[7] == "as I say"
 
 
+def settings_that_change_after_the_declaration_are_errors():
+    with temporarily(lambda: torch.set_num_threads(1)):
+        before_first_slot("PyTorch computes with 2 threads now", lambda module: torch.set_num_threads(2))
+    with temporarily(lambda: torch.use_deterministic_algorithms(True)):
+        before_first_slot("PyTorch may use algorithms that are not deterministic now",
+                          lambda module: torch.use_deterministic_algorithms(False))
+
+
+@contextlib.contextmanager
+def temporarily(restore):
+    try:
+        yield
+    finally:
+        restore()
+
+
 # ---- data ----
 
 def slots_come_with_the_batch_of_their_records():
@@ -611,6 +627,7 @@ tap.run([
     bfloat16_autocast_sends_float32_and_sees_new_values,
     random_numbers_depend_on_the_slot_only,
     threads_and_determinism_are_set,
+    settings_that_change_after_the_declaration_are_errors,
     slots_come_with_the_batch_of_their_records,
     what_is_no_dataset_is_refused,
     modules_that_cannot_be_trained_are_refused_by_name,

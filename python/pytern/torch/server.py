@@ -218,6 +218,7 @@ class Server:
         return self.arithmetic() if self._arithmetic is None else self._arithmetic
 
     def enter(self, slot: Slot) -> None:
+        self._refuse_settings()
         self._refuse_moves()
         self._refuse_new_parameters()
         if not self._began:
@@ -269,6 +270,14 @@ class Server:
         for remove in self._removers:
             remove()
         refusals.servers.discard(self)
+
+    def _refuse_settings(self) -> None:
+        if torch.get_num_threads() != self._threads:
+            raise Error(-errno.EINVAL, f"PyTorch computes with {torch.get_num_threads()} threads now, which can change the "
+                        f"bits, and the job was described with {self._threads}: use Server(threads=N)")
+        if self._deterministic and not torch.are_deterministic_algorithms_enabled():
+            raise Error(-errno.EINVAL, "PyTorch may use algorithms that are not deterministic now: use "
+                        "Server(deterministic=False), if the job needs them")
 
     def _refuse_moves(self) -> None:
         for p in self._parameters:
