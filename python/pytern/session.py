@@ -27,7 +27,7 @@ from .rules import SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer, _numb
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
-ARITHMETIC, RECORDS = 7, 8  # their places in Session._job
+STEPS, ARITHMETIC, RECORDS = 4, 7, 8  # their places in Session._job
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ class Native:
     def __init__(self, slots, records=0, batch=4, lr=0.1, values=None):
         self.count, self.records_count, self.batch, self.lr = slots, records, batch, lr
         self.given = values
-        self.names, self.values, self.inits = [], [], []
+        self.names, self.values, self.inits, self.rules = [], [], [], []
         self.turn, self.holds = 0, False
         self.pushed = {}     # of this slot: name -> gradient
         self.history = []    # of each slot: (gradients, loss)
@@ -22,6 +22,7 @@ class Native:
         rng = numpy.random.default_rng(len(self.names))
         self.names.append(name)
         self.inits.append((init, a, b))
+        self.rules.append(rule and rule[0])
         self.values.append(numpy.full(shape, a, numpy.float32) if init < 2 else
                            rng.uniform(-0.3, 0.3, shape).astype(numpy.float32))
         return len(self.names) - 1
@@ -57,7 +58,9 @@ class Native:
     def end(self, turn, loss):
         self.history.append((self.pushed, loss))
         for number, name in enumerate(self.names):
-            if name in self.pushed:
+            if self.rules[number] == "mean":
+                self.values[number] = self.pushed[name]
+            elif name in self.pushed:
                 self.values[number] = self.values[number] - numpy.float32(self.lr) * self.pushed[name]
         self.holds = False
 

@@ -301,6 +301,50 @@ def recomputation_computes_the_same():
         assert same(plain, train(copy.deepcopy(MODULE), each)[0]), reentrant
 
 
+def running_statistics_are_those_of_every_slot_together():
+    for momentum in (0.1, None):
+        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum), nn.Linear(4, 1))
+        twin = copy.deepcopy(module)
+
+        def each(server, slot):
+            if slot.step == 0:  # with the initial values that the servers have
+                twin.load_state_dict(copy.deepcopy(module.state_dict()))
+            for part in (module, twin):
+                loss_of(part, X * (slot.step + 1)).backward()
+            slot.loss(0)
+            assert native_of(slot).names[-2:] == ["1.running_mean", "1.running_var"]
+            module.eval()  # a program may measure in a slot
+            module(X)
+            module.train()
+        native, server = train(module, each, lr=0)
+        assert native.rules == [None] * 6 + ["mean"] * 2 and native.inits[-2:] == [(1, 0.0, 0.0), (1, 1.0, 0.0)]
+        for key in ("running_mean", "running_var"):
+            assert torch.allclose(getattr(module[1], key), getattr(twin[1], key), rtol=1e-6), (momentum, key)
+            assert not torch.equal(getattr(module[1], key), getattr(nn.BatchNorm1d(4), key))
+        assert server.state_dict()["1.num_batches_tracked"] == 9  # the steps of the session
+
+
+def native_of(slot):
+    return slot._session._native
+
+
+def every_slot_begins_with_the_servers_statistics():
+    def values(step, name, shape):
+        return numpy.full(shape, step + 1)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+    def each(server, slot):
+        for buffer in (module[1].running_mean, module[1].running_var):
+            assert torch.equal(buffer, torch.full((4,), slot.step + 1.0))
+        loss_of(module).backward()
+        slot.loss(0)
+    native, _ = train(module, each, values=values)
+    assert all({"1.running_mean", "1.running_var"} < set(pushed) for pushed, _ in native.history)
+    frozen = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval())
+    native, _ = train(frozen, lambda server, slot: slot.loss(loss_of(frozen).item()))
+    assert native.names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -465,10 +509,6 @@ def what_is_no_dataset_is_refused():
 def modules_that_cannot_be_trained_are_refused_by_name():
     s, _ = session()
     for sentence, module in (
-            ("module 1: BatchNorm1d has running statistics, which differ between workers: use GroupNorm",
-             nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))),
-            ("module (the whole): InstanceNorm1d has running statistics",
-             nn.InstanceNorm1d(3, affine=True, track_running_stats=True)),
             ("module 0: Embedding makes sparse gradients", nn.Sequential(nn.Embedding(3, 2, sparse=True))),
             ("parameter 0.weight is float64: servers have float32 parameters: convert the module with float()",
              small().double()),
@@ -485,8 +525,10 @@ def modules_that_cannot_be_trained_are_refused_by_name():
     refused(TypeError, "Server: expected a pytern.Session, got int", Server, small(), 3)
     refused(ValueError, "Server: accumulate: expected an integer of 1 or more, got 0", Server, small(), s, accumulate=0)
     assert not s._native.names and not s._followers
-    frozen = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval())
-    train(frozen, lambda server, slot: slot.loss(loss_of(frozen).item()))
+    used = nn.BatchNorm1d(4)
+    used(torch.randn(8, 4))
+    refused(ValueError, "buffer 0.running_mean does not have the values that it begins with", Server, nn.Sequential(used),
+            session()[0])
 
 
 def parameters_and_buffers_that_change_in_a_slot_are_errors():
@@ -621,6 +663,8 @@ tap.run([
     accumulation_sends_the_sum_once,
     a_parameter_that_becomes_final_twice_is_an_error,
     recomputation_computes_the_same,
+    running_statistics_are_those_of_every_slot_together,
+    every_slot_begins_with_the_servers_statistics,
     tied_parameters_are_one_tensor,
     frozen_parameters_are_not_declared_and_are_part_of_the_job,
     other_dropout_is_another_job,

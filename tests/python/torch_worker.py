@@ -24,14 +24,14 @@ REST = sys.argv[3:]
 
 
 class Model(nn.Module):
-    """An embedding tied to the output layer, attention with dropout, a convolution, a frozen and an unused parameter."""
+    """An embedding tied to the output layer, attention with dropout, a convolution, batch normalisation, a frozen and an unused parameter."""
 
     def __init__(self, dropout):
         super().__init__()
         self.embedding = nn.Embedding(SYMBOLS, WIDTH)
         self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout=dropout, batch_first=True)
-        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1).requires_grad_(True)
-        self.norm = nn.GroupNorm(2, WIDTH)
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm1d(WIDTH) if os.environ.get("NORM") != "group" else nn.GroupNorm(2, WIDTH)
         self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
         self.unused = nn.Linear(3, 3)
         self.out = nn.Linear(WIDTH, SYMBOLS)
@@ -81,7 +81,7 @@ def backward(server, model, x, y):
 
 def with_servers(model, dataset, optimizer, slots):
     torch.rand(random.randrange(100))  # the state of the generators must not matter
-    with tern.Session(steps=STEPS, slots=slots, seed=9, optimizer=optimizer, clip_norm=100, records=RECORDS, batch=12,
+    with tern.Session(steps=STEPS, slots=slots, seed=9, optimizer=optimizer, records=RECORDS, batch=12,
                       data=tern.digest("data 1"), note=lambda text: print("note", text, flush=True)) as session:
         server = pytern.torch.Server(model, session, accumulate=2 if ACT == "accumulate" else 1,
                                      init={"embedding.weight": tern.normal(0.3)})

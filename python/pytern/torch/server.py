@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch module whose parameters are kept by Tern's servers.
 
-Three rules make the bytes of the parameters the same for any number of workers:
+Four rules make the bytes of the parameters the same for any number of workers:
 
 - The parameters have one version during the whole slot. It is copied into the module's own memory at the beginning of
   the slot, when all of it has arrived. So a parameter stays what it was to everybody who refers to it, it has the values
@@ -9,6 +9,8 @@ Three rules make the bytes of the parameters the same for any number of workers:
   writes to. That costs one copy of the parameters in each slot.
 - A gradient is sent when autograd has finished it, whatever the order, and is taken out of `grad`. What autograd adds
   after that would be missing in what was sent, and is an error.
+- The running statistics of normalisations are tensors of the session, too. Every slot begins with the same ones, and the
+  servers make the mean of what the slots of a step push.
 - All that a gradient depends on is a function of the slot, or is named in the job's `arithmetic`. Random numbers begin
   anew in each slot, from its seed.
 """
@@ -28,8 +30,8 @@ from torch import nn
 
 from .._errors import Error
 from .._frameworks import build_digest
-from ..rules import Init
-from ..session import RECORDS, Session, Slot, Tensor
+from ..rules import Init, Mean, constant
+from ..session import RECORDS, STEPS, Session, Slot, Tensor
 from . import refusals
 from .initial import init_of
 
@@ -74,6 +76,24 @@ class _Parameter:
             self.parameter.copy_(torch.from_numpy(numpy.array(values, numpy.float32)))
 
 
+class _Statistic:
+    """A running mean or variance of a module in training mode."""
+
+    __slots__ = ("name", "buffer", "tensor", "memory")
+
+    def __init__(self, name: str, buffer: torch.Tensor, session: Session) -> None:
+        first = float(buffer.reshape(-1)[0])
+        if buffer.dtype != torch.float32 or buffer.device.type != "cpu" or not buffer.is_contiguous():
+            raise ValueError(f"buffer {name}: expected a contiguous tensor of float32 on the CPU")
+        if not bool((buffer == first).all()):
+            raise ValueError(f"buffer {name} does not have the values that it begins with, and the servers cannot take "
+                             "given values yet: call reset_running_stats(), or eval() if it stays as it is")
+        self.name = name
+        self.buffer = buffer
+        self.tensor = session.tensor(name, tuple(buffer.shape), constant(first), Mean())
+        self.memory = buffer.detach().numpy()
+
+
 class Server:
     """The parameters of `module`, declared as tensors of `session`: Server(module, session), before the loop over the
     slots. In each slot the module has the slot's parameters, and what `backward()` computes is sent.
@@ -109,6 +129,13 @@ class Server:
             _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), inits[name]))
             for name, parameter in module.named_parameters() if parameter.requires_grad]
         self.names = {id(p.parameter): p.name for p in self._parameters}
+        self._statistics = [_Statistic(f"{prefix}.{key}" if prefix else key, buffer, session)
+                            for prefix, part in _with_statistics(module) for key in ("running_mean", "running_var")
+                            for buffer in (part._buffers[key],) if buffer is not None]
+        # Numbers of batches, which count in a cumulative mean (momentum=None).
+        self._counts = [count for _, part in _with_statistics(module)
+                        for count in (part._buffers.get("num_batches_tracked"),) if count is not None]
+        self._ours = {id(buffer) for buffer in (*(s.buffer for s in self._statistics), *self._counts)}
         # Where the module's other state is: (name, the module that has it, its name there).
         self._buffers = [(f"{prefix}.{key}" if prefix else key, part, key) for prefix, part in module.named_modules()
                          for key in part._buffers]
@@ -226,6 +253,10 @@ class Server:
         self._began = True
         for p in self._parameters:
             p.read(slot)
+        for statistic in self._statistics:
+            slot._native.read(slot._turn, statistic.tensor.id, statistic.memory)
+        for count in self._counts:
+            count.fill_(slot.step)
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
         torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
@@ -245,7 +276,7 @@ class Server:
                             "parameters, with the session's optimizer")
         for (name, part, key), (buffer, version) in zip(self._buffers, self._before):
             now = part._buffers.get(key)
-            if now is not buffer or (now is not None and now._version != version):
+            if now is not buffer or (now is not None and now._version != version and id(now) not in self._ours):
                 raise Error(-errno.EINVAL, f"buffer {name} of a {type(part).__name__} was changed in the slot: the next "
                             "slot's gradient would depend on which worker computes it: compute it from the batch alone, "
                             "or put the module into eval()")
@@ -254,6 +285,8 @@ class Server:
                 if p.passes >= self._accumulate:
                     raise Error(-errno.EALREADY, f"parameter {p.name}: its gradient was sent, and `grad` was set again")
                 self._push(slot, p)
+        for statistic in self._statistics:
+            slot.push(statistic.tensor, statistic.memory)
 
     def complete(self) -> None:
         for p in self._parameters:
@@ -262,6 +295,10 @@ class Server:
                 p.touch.zero_()
             else:
                 p.assign(p.tensor.value)
+        for statistic in self._statistics:
+            self._session._native.param(statistic.tensor.id, statistic.memory)
+        for count in self._counts:
+            count.fill_(self._session._job[STEPS])
         self._complete = True
         self.close()
 
@@ -313,7 +350,7 @@ class Server:
                              ENVIRONMENT)
         model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
         for name, value in [*((n, p) for n, p in self.module.named_parameters() if id(p) not in self.names),
-                            *self.module.named_buffers()]:
+                            *((n, b) for n, b in self.module.named_buffers() if id(b) not in self._ours)]:
             model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
             model.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return (f"torch {torch.__version__[:24]} {_vector_width()} cpu threads {self._threads} build {build} "
@@ -336,16 +373,18 @@ def _seed(seed: int) -> None:
     numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
 
 
+def _with_statistics(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The normalisations that change their statistics in training."""
+    return [(name, part) for name, part in module.named_modules()
+            if part.training and isinstance(part, nn.modules.batchnorm._NormBase) and part.running_mean is not None]
+
+
 def _refuse_modules(module: nn.Module) -> None:
     parallel = tuple(cls for cls in (getattr(nn.parallel, "DistributedDataParallel", None), nn.DataParallel) if cls)
     for name, part in module.named_modules():
         what = f"module {name or '(the whole)'}: {type(part).__name__}"
         if isinstance(part, parallel):
             raise ValueError(f"{what} sends gradients itself: give Server() the module inside")
-        if part.training and getattr(part, "track_running_stats", False) and isinstance(
-                getattr(part, "running_mean", None), torch.Tensor):
-            raise ValueError(f"{what} has running statistics, which differ between workers: use GroupNorm, or "
-                             "track_running_stats=False, or put the module into eval()")
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
             raise ValueError(f"{what} makes sparse gradients, which cannot be sent: make it with sparse=False")
 
