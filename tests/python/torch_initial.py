@@ -82,6 +82,22 @@ def what_is_not_known_has_to_be_stated():
             nn.Sequential(nn.Embedding(9, 4, padding_idx=0)))
 
 
+class Scaled(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(value))
+
+
+def a_single_value_is_constant_only_if_somebody_wrote_it():
+    assert init_of(nn.Linear(9, 1))["bias"] == bound(9)
+    module = nn.Linear(9, 1)
+    nn.init.zeros_(module.bias)
+    assert init_of(module)["bias"] == tern.constant(0)
+    assert init_of(nn.PReLU())["weight"] == tern.constant(0.25)
+    assert init_of(Scaled(0.07))["scale"].kind == tern.constant(1).kind
+    refused(ValueError, "parameter scale: how a Scaled initialises it is not known", init_of, Scaled(2.6592601))
+
+
 def values_that_were_given_are_refused():
     for spoil in (lambda w: nn.init.xavier_normal_(w), lambda w: nn.init.uniform_(w, -0.1, 0.1),
                   lambda w: nn.init.normal_(w, 0, 0.05), lambda w: w.add_(0.05), lambda w: w.mul_(0.5)):
@@ -122,6 +138,7 @@ def patterns_state_many():
 tap.run([
     modules_of_pytorch_are_known,
     what_is_not_known_has_to_be_stated,
+    a_single_value_is_constant_only_if_somebody_wrote_it,
     values_that_were_given_are_refused,
     a_tied_parameter_begins_as_the_module_that_drew_it,
     patterns_state_many,

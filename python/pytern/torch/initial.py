@@ -9,6 +9,7 @@ init_of() refuses it by name instead of losing that.
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy
 import torch
 from torch import nn
 
@@ -111,9 +112,10 @@ def _owners(module: nn.Module) -> Iterator[tuple[int, nn.Module, str, bool]]:
 
 
 def _of_values(name: str, parameter: torch.Tensor, owners: list[tuple[nn.Module, str, bool]]) -> Init:
-    first = parameter.detach().reshape(-1)[:1]
-    if parameter.numel() > 0 and bool((parameter.detach() == first).all()):
-        return constant(float(first))
+    first = float(parameter.detach().reshape(-1)[0])
+    # A single value was drawn at random, unless it has few digits, as somebody writes a number.
+    if bool((parameter.detach() == first).all()) and (parameter.numel() > 1 or numpy.float32(f"{first:.3g}") == first):
+        return constant(first)
     drawn = False
     for module, attribute, in_transformer in owners:
         try:
