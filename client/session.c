@@ -52,7 +52,8 @@ struct tern_session {
 	bool settled;
 	bool started, ended;
 	int status; /* if `ended` */
-	char text[600];
+	char end_text[512];
+	char text[600]; /* what went wrong in the last call that failed */
 };
 
 static int complain(struct tern_session *s, int status, const char *fmt, ...)
@@ -139,6 +140,21 @@ static void lost(void *arg, uint32_t worker, const char *text)
 	note(arg, text);
 }
 
+/* The status with which the session ends, which must not be one that has another meaning
+ * for the callers of this file. */
+static int end_status(int status)
+{
+	switch (status) {
+	case -ENODATA: /* no host has the name of a server */
+		return -EHOSTUNREACH;
+	case -EAGAIN:
+	case -EBUSY:
+		return -EIO;
+	default:
+		return status;
+	}
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -146,8 +162,8 @@ static void ended(void *arg, int status, const char *text,
 
 	(void)results;
 	s->ended = true;
-	s->status = status;
-	complain(s, status, "%s", text);
+	s->status = end_status(status);
+	snprintf(s->end_text, sizeof(s->end_text), "%s", text);
 	tell(s);
 }
 
@@ -243,9 +259,18 @@ static int read_rule(struct tern_session *s, const struct tern_rule_opts *rule,
 	if (tern_optimizer_parse(name, o) < 0)
 		return complain(s, -EINVAL, "rule %.60s: expected %s", name,
 			tern_optimizer_names());
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++)
-		if (fields[i].from != 0)
-			*fields[i].to = fields[i].from < 0 ? 0 : (float)fields[i].from;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(fields); i++) {
+		if (fields[i].from == 0)
+			continue;
+		*fields[i].to = fields[i].from < 0 ? 0 : (float)fields[i].from;
+		if (fields[i].from > 0 && *fields[i].to == 0)
+			return complain(s, -EINVAL,
+				"rule %s: %g is too small for a float32", name,
+				fields[i].from);
+	}
+	if (rule->lr < 0 || (o->kind == TERN_OPT_MEAN && rule->lr != 0))
+		return complain(s, -EINVAL, "rule %s: lr: expected %s, got %g", name,
+			rule->lr < 0 ? "more than 0" : "none", rule->lr);
 	return 0;
 }
 
@@ -288,6 +313,10 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 			"the name of tensor %u: expected 1 to %u bytes, got %s",
 			s->job.param_count, TERN_TENSOR_NAME_MAX,
 			o.name && *o.name ? "more" : "none");
+	if (o.shape.rank > TERN_RANK_MAX)
+		return complain(s, -EINVAL,
+			"tensor %s: expected at most %u dimensions, got %u", o.name,
+			TERN_RANK_MAX, o.shape.rank);
 	if (o.shape.dtype != TERN_F32)
 		return complain(s, -EINVAL, "tensor %s: expected dtype f32, got %s",
 			o.name, tern_dtype_name(o.shape.dtype));
@@ -408,7 +437,7 @@ static int check_job(struct tern_session *s)
 
 	free(text);
 	if (r < 0)
-		return complain(s, r, "the job cannot be: %s",
+		return complain(s, r, "the job is impossible: %s",
 			*why.text ? why.text : tern_status_text(r));
 	forget_tensors(s);
 	tern_ps_job_fini(&s->job);
@@ -423,6 +452,9 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	struct tern_ps_job *job = &s->job;
 	int r;
 
+	if (o->mode != TERN_TRAIN_SYNC && o->mode != TERN_TRAIN_ASYNC)
+		return complain(s, -EINVAL, "mode %u: expected sync (0) or async (1)",
+			(unsigned)o->mode);
 	job->mode = o->mode == TERN_TRAIN_ASYNC ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	job->steps = o->steps;
 	job->seed = o->seed;
@@ -482,11 +514,19 @@ int tern_session_start_sized(
 			complain(s, r, "%s", why.text);
 	}
 	s->ended = r < 0;
-	s->status = r;
+	s->status = r = end_status(r);
+	if (r < 0)
+		snprintf(s->end_text, sizeof(s->end_text), "%.511s", s->text);
 	return r;
 }
 
 /* ---- slots ---- */
+
+/* Returns the status with which the session has ended, and sets the text. */
+static int how_it_ended(struct tern_session *s)
+{
+	return complain(s, s->status, "%s", s->end_text);
+}
 
 int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	struct tern_slot_info *info, size_t info_bytes)
@@ -497,11 +537,11 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	if (!s->started)
 		return complain(s, -EINVAL, "the session has not started");
 	if (slot->held)
-		return complain(s, -EBUSY, "the slot before was not ended");
+		return complain(s, -EBUSY, "the previous slot has not been ended");
 	if (s->final)
-		return -ENODATA;
+		return complain(s, -ENODATA, "all steps are done");
 	if (s->ended)
-		return s->status;
+		return how_it_ended(s);
 	if (!slot->work)
 		return -EAGAIN;
 	slot->held = true;
@@ -557,6 +597,17 @@ struct tern_session *session_of_slot(const struct tern_slot *slot)
 static int has_ended(const struct tern_slot *slot)
 {
 	return complain(slot->session, -EINVAL, "the slot has ended");
+}
+
+/* Checks that the program may end the slot now. */
+static int check_end(const struct tern_slot *slot)
+{
+	if (!slot->held)
+		return has_ended(slot);
+	if (slot->pushing)
+		return complain(slot->session, -EBUSY,
+			"another thread still pushes a tensor of this slot");
+	return 0;
 }
 
 int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
@@ -617,9 +668,10 @@ static struct tern_work *let_go(struct tern_slot *slot)
 int tern_slot_end(struct tern_slot *slot, double loss)
 {
 	struct tern_session *s = slot->session;
+	int r = check_end(slot);
 
-	if (!slot->held)
-		return has_ended(slot);
+	if (r < 0)
+		return r;
 	for (uint32_t id = 0; id < s->job.param_count; id++) {
 		if (slot->pushed[id])
 			continue;
@@ -633,8 +685,10 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 
 int tern_slot_fail(struct tern_slot *slot, const char *text)
 {
-	if (!slot->held)
-		return has_ended(slot);
+	int r = check_end(slot);
+
+	if (r < 0)
+		return r;
 	tern_work_fail(let_go(slot), -ECANCELED, text);
 	return 0;
 }
@@ -653,10 +707,16 @@ const float *tern_session_param(const struct tern_session *s, uint32_t id)
 	return s->final && p ? tern_vector(s->final) + p->first : NULL;
 }
 
-int tern_session_finisher(const struct tern_session *s)
+int tern_session_finisher(struct tern_session *s)
 {
+	if (!s->started)
+		return complain(s, -EINVAL, "the session has not started");
 	if (s->ended)
-		return s->status;
+		return how_it_ended(s);
+	if (!s->final)
+		return complain(s, -EBUSY,
+			"the finisher is known after the last slot only: not all steps "
+			"are done");
 	return s->evaluation ? 1 : -EAGAIN;
 }
 
@@ -681,9 +741,11 @@ void tern_session_leave(struct tern_session *s, const char *why)
 		tern_worker_ask_to_leave(s->worker, why);
 }
 
-int tern_session_status(const struct tern_session *s)
+int tern_session_status(struct tern_session *s)
 {
-	return s->ended ? s->status : -EAGAIN;
+	if (!s->started)
+		return complain(s, -EINVAL, "the session has not started");
+	return s->ended ? how_it_ended(s) : -EAGAIN;
 }
 
 const char *tern_session_text(const struct tern_session *s)
@@ -694,7 +756,7 @@ const char *tern_session_text(const struct tern_session *s)
 void tern_session_describe(const struct tern_session *s, char *text, size_t bytes)
 {
 	if (s->ended)
-		snprintf(text, bytes, "the session has ended: %s", s->text);
+		snprintf(text, bytes, "the session has ended: %s", s->end_text);
 	else if (s->worker)
 		tern_worker_describe(s->worker, text, bytes);
 	else

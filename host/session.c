@@ -27,7 +27,7 @@ static void free_session(struct shared_tenant *tenant)
 /* Leaves, and takes the session's sentence if the call has failed. */
 static int leave(struct tern_shared *shared, struct tern_session *s, int status)
 {
-	if (status < 0 && status != -ETIMEDOUT && status != -ENODATA)
+	if (status < 0)
 		shared_complain(status, "%s", tern_session_text(s));
 	shared_leave(shared);
 	return status;
@@ -138,6 +138,8 @@ struct session_waiter {
 	struct shared_waiter waiter;
 	struct tern_session *session;
 	int status; /* the answer */
+	/* The session does not end before this worker says that it has finished. */
+	bool is_finisher;
 	struct tern_slot *slot;
 	struct tern_slot_info info;
 };
@@ -166,7 +168,8 @@ static bool has_ended(struct shared_waiter *waiter)
 		tern_container_of(waiter, struct session_waiter, waiter);
 
 	w->status = tern_session_status(w->session);
-	return w->status != -EAGAIN;
+	w->is_finisher = w->status == -EAGAIN && tern_session_finisher(w->session) == 1;
+	return w->status != -EAGAIN || w->is_finisher;
 }
 
 /* Waits until is_answered() is true, and returns the answer. */
@@ -178,10 +181,13 @@ static int wait_for(
 	if (r < 0)
 		return r;
 	r = shared_wait_for(shared, &w->waiter, timeout_ns);
-	if (r == 0)
+	if (r == 0 && !w->is_finisher)
 		return leave(shared, w->session, w->status);
 	shared_leave(shared);
-	return r;
+	return w->is_finisher ? shared_complain(-EBUSY,
+					"this worker is the finisher: the job ends after "
+					"tern_shared_finished()")
+			      : r;
 }
 
 int tern_shared_next_sized(struct tern_shared *shared, struct tern_session *s,
@@ -242,7 +248,10 @@ static int enter_quiet(struct tern_shared *shared, const struct tern_slot *slot)
 
 	if (r < 0)
 		return r;
-	r = shared_wait_for(shared, &w.waiter, TERN_NEVER);
+	/* A wait ends before this thread has the lock again, so another push may have
+	 * begun. */
+	while (r == 0 && session_is_pushing(slot))
+		r = shared_wait_for(shared, &w.waiter, TERN_NEVER);
 	if (r < 0)
 		shared_leave(shared);
 	return r;

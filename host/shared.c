@@ -3,8 +3,8 @@
  * A lock, and not a queue of calls, joins the threads: a call acts at once on the thread
  * that makes it, so that its errors are returned at once, a send leaves without waiting
  * for another thread to wake up, and there is nothing whose length must be bounded. The
- * progress thread gives the lock back while it sleeps, and between two rounds of progress
- * to whoever waits for it.
+ * lock goes round in turns (turns.h), and the progress thread gives it back while it sleeps
+ * and between two rounds of progress.
  *
  * A thread that waits for something is a `waiter`. After each round of progress the
  * progress thread asks every waiter whether it has its answer, and wakes those that have.
@@ -64,13 +64,6 @@ int shared_complain(int status, const char *fmt, ...)
 
 /* ---- the lock ---- */
 
-static void take(struct tern_shared *shared)
-{
-	atomic_fetch_add_explicit(&shared->callers, 1, memory_order_relaxed);
-	pthread_mutex_lock(&shared->lock);
-	atomic_fetch_sub_explicit(&shared->callers, 1, memory_order_relaxed);
-}
-
 /* Wakes the waiters that have their answer. */
 static void serve_waiters(struct tern_shared *shared)
 {
@@ -84,8 +77,10 @@ static void serve_waiters(struct tern_shared *shared)
 		if (!shared->status && !w->is_answered(w))
 			continue;
 		tern_list_remove(&w->node);
+		pthread_mutex_lock(&shared->lock.mutex);
 		w->awake = true;
 		pthread_cond_signal(&w->cond);
+		pthread_mutex_unlock(&shared->lock.mutex);
 	}
 }
 
@@ -138,31 +133,34 @@ static void give(struct tern_shared *shared)
 	serve_waiters(shared); /* the caller may have changed what they wait for */
 	if (shared->asleep)
 		settle(shared);
-	pthread_mutex_unlock(&shared->lock);
+	turns_give(&shared->lock);
 }
 
-void tern_shared_lock(struct tern_shared *shared)
-{
-	take(shared);
-}
-
-void tern_shared_unlock(struct tern_shared *shared)
-{
-	give(shared);
-}
-
-int shared_enter(struct tern_shared *shared)
+int tern_shared_lock(struct tern_shared *shared)
 {
 	if (shared->fork_count != fork_count)
 		return shared_complain(-ECHILD,
 			"a shared context cannot be used by a child of the process that "
 			"made it");
-	take(shared);
-	if (!shared->status)
-		return 0;
-	pthread_mutex_unlock(&shared->lock);
-	return shared_complain(shared->status, "the context is broken: %s",
-		tern_status_text(shared->status));
+	turns_take(&shared->lock);
+	return 0;
+}
+
+void tern_shared_unlock(struct tern_shared *shared)
+{
+	if (shared->fork_count == fork_count)
+		give(shared);
+}
+
+int shared_enter(struct tern_shared *shared)
+{
+	int r = tern_shared_lock(shared);
+
+	if (r < 0 || !shared->status)
+		return r;
+	r = shared->status;
+	turns_give(&shared->lock);
+	return shared_complain(r, "the context is broken: %s", tern_status_text(r));
 }
 
 void shared_leave(struct tern_shared *shared)
@@ -172,18 +170,6 @@ void shared_leave(struct tern_shared *shared)
 
 /* ---- the progress thread ---- */
 
-/* Lets in the threads that wait for the lock. Without this a progress thread that is busy
- * would take the lock again before they can. */
-static void let_in(struct tern_shared *shared)
-{
-	if (!atomic_load_explicit(&shared->callers, memory_order_relaxed))
-		return;
-	pthread_mutex_unlock(&shared->lock);
-	while (atomic_load_explicit(&shared->callers, memory_order_relaxed))
-		sched_yield();
-	pthread_mutex_lock(&shared->lock);
-}
-
 static void sleep_for_events(struct tern_shared *shared)
 {
 	struct pollfd pfds[] = {{.fd = tern_context_fd(shared->ctx), .events = POLLIN},
@@ -191,11 +177,11 @@ static void sleep_for_events(struct tern_shared *shared)
 	uint64_t kicks;
 
 	shared->asleep = true;
-	pthread_mutex_unlock(&shared->lock);
+	turns_give(&shared->lock);
 	poll(pfds, TERN_ARRAY_SIZE(pfds), -1);
 	if (pfds[1].revents)
 		(void)!read(shared->kick_fd, &kicks, sizeof(kicks));
-	pthread_mutex_lock(&shared->lock);
+	turns_take(&shared->lock);
 	shared->asleep = false;
 }
 
@@ -203,14 +189,16 @@ static void *run(void *arg)
 {
 	struct tern_shared *shared = arg;
 
-	pthread_mutex_lock(&shared->lock);
+	turns_take(&shared->lock);
 	while (!shared->closing && !shared->status) {
-		if (progress(shared) == 0 && arm(shared))
+		if (progress(shared) == 0 && arm(shared)) {
 			sleep_for_events(shared);
-		else
-			let_in(shared);
+		} else if (turns_are_wanted(&shared->lock)) {
+			turns_give(&shared->lock);
+			turns_take(&shared->lock);
+		}
 	}
-	pthread_mutex_unlock(&shared->lock);
+	turns_give(&shared->lock);
 	return NULL;
 }
 
@@ -222,11 +210,28 @@ static struct timespec time_of(uint64_t ns)
 		.tv_nsec = (long)(ns % TERN_NS_PER_S)};
 }
 
+/* Gives the lock, sleeps until the waiter is awake or the time has come, and takes the lock
+ * again. */
+static void sleep_until(
+	struct tern_shared *shared, struct shared_waiter *w, uint64_t deadline_ns)
+{
+	const struct timespec until = time_of(deadline_ns);
+	int r = 0;
+
+	turns_give_into_mutex(&shared->lock);
+	while (!w->awake && r != ETIMEDOUT)
+		r = deadline_ns == TERN_NEVER
+			    ? pthread_cond_wait(&w->cond, &shared->lock.mutex)
+			    : pthread_cond_clockwait(&w->cond, &shared->lock.mutex,
+				      CLOCK_MONOTONIC, &until);
+	pthread_mutex_unlock(&shared->lock.mutex);
+	turns_take(&shared->lock);
+}
+
 int shared_wait_for(
 	struct tern_shared *shared, struct shared_waiter *w, uint64_t timeout_ns)
 {
 	uint64_t deadline_ns = tern_ns_add(tern_clock_ns(), timeout_ns);
-	int r = 0;
 
 	if (w->is_answered(w))
 		return 0;
@@ -237,14 +242,7 @@ int shared_wait_for(
 	tern_list_push(&shared->waiters, &w->node);
 	if (shared->asleep)
 		settle(shared);
-	while (!w->awake && r != ETIMEDOUT) {
-		const struct timespec until = time_of(deadline_ns);
-
-		r = deadline_ns == TERN_NEVER
-			    ? pthread_cond_wait(&w->cond, &shared->lock)
-			    : pthread_cond_clockwait(
-				      &w->cond, &shared->lock, CLOCK_MONOTONIC, &until);
-	}
+	sleep_until(shared, w, deadline_ns);
 	pthread_cond_destroy(&w->cond);
 	if (!w->awake) {
 		tern_list_remove(&w->node);
@@ -333,7 +331,7 @@ int tern_shared_new_sized(
 
 	if (!shared)
 		return shared_complain(-ENOMEM, "no memory for a shared context");
-	pthread_mutex_init(&shared->lock, NULL);
+	turns_init(&shared->lock);
 	tern_list_init(&shared->waiters);
 	tern_list_init(&shared->tenants);
 	shared->fork_count = fork_count;
@@ -342,7 +340,9 @@ int tern_shared_new_sized(
 				: tern_read_sized(&o, sizeof(o), opts, opts_bytes);
 	if (r == 0)
 		r = tern_domain_new(o.domain, &shared->domain);
-	if (r < 0)
+	if (r == -E2BIG && !shared->domain && !o.domain)
+		shared_complain(r, "the options have a field that this library lacks");
+	else if (r < 0)
 		shared_complain(r, "no domain: %s", tern_status_text(r));
 	else
 		r = make_context(shared, o.context, o.secret_file);
@@ -361,10 +361,10 @@ void tern_shared_free(struct tern_shared *shared)
 	if (!shared || shared->fork_count != fork_count)
 		return;
 	if (shared->running) {
-		take(shared);
+		turns_take(&shared->lock);
 		shared->closing = true;
 		kick(shared);
-		pthread_mutex_unlock(&shared->lock);
+		turns_give(&shared->lock);
 		pthread_join(shared->thread, NULL);
 	}
 	tern_context_free(shared->ctx);
@@ -377,7 +377,7 @@ void tern_shared_free(struct tern_shared *shared)
 	}
 	tern_domain_free(shared->domain);
 	tern_cleanup_close(&shared->kick_fd);
-	pthread_mutex_destroy(&shared->lock);
+	turns_fini(&shared->lock);
 	free(shared);
 }
 

@@ -6,9 +6,9 @@
 #include <tern/shared.h>
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/list.h"
+#include "host/turns.h"
 
 struct tern_shared {
 	struct tern_domain *domain;
@@ -16,10 +16,8 @@ struct tern_shared {
 	pthread_t thread;
 	bool running; /* the thread was started */
 	unsigned fork_count;
-	/* Number of threads that wait for the lock, without the progress thread. */
-	atomic_uint callers;
 	/* Protects the context, the sessions and the fields below. */
-	pthread_mutex_t lock;
+	struct turns lock;
 	bool closing;
 	bool asleep; /* the progress thread waits for events of the context, or for kick_fd */
 	int kick_fd; /* an eventfd that wakes it */
@@ -42,7 +40,7 @@ struct shared_waiter {
 	/* Private to shared.c. */
 	struct tern_list node;
 	pthread_cond_t cond;
-	bool awake;
+	bool awake; /* protected by the mutex of the lock */
 };
 
 /* Waits for `w`, with the lock held; other threads get the lock meanwhile. Returns 0,

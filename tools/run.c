@@ -383,7 +383,7 @@ static void settle_losses(struct run *r)
 {
 	if (!r->l.failed_ns)
 		look_for_waiting(r);
-	if (!r->l.failed_ns && !r->early_ns && !all_workers_ended(r) &&
+	if (!r->l.failed_ns && (r->begun || !r->early) && !all_workers_ended(r) &&
 		has_passed(r->l.loss_ns, LAUNCH_PATIENCE_NS))
 		tell_losses(r);
 }

@@ -133,7 +133,7 @@ static int make_secret_pipe(const char *secret)
 
 /* Makes the descriptor from which a new child can read the secret, if there is one. This
  * program's own processes read it once, so they get a pipe. A program may read it again,
- * such as for a second session. */
+ * for example in a process that it starts. */
 static int offer_secret(const struct supervisor *s, bool program, int *fd)
 {
 	int r;
@@ -430,10 +430,32 @@ static void reap_one(struct supervisor *s, struct child *c)
 		s->on_exit(s->arg, c);
 }
 
+static bool is_known(const struct supervisor *s, pid_t pid)
+{
+	for (unsigned i = 0; i < s->child_count; i++)
+		if (s->children[i].pid == pid)
+			return true;
+	return pid == s->guard.pid;
+}
+
+/* Waits for processes that became children of this one when their parents ended: programs
+ * may leave any number of them. */
+static void reap_orphans(const struct supervisor *s)
+{
+	siginfo_t info = {.si_pid = 0};
+
+	while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid &&
+		!is_known(s, info.si_pid)) {
+		waitpid(info.si_pid, NULL, WNOHANG);
+		info.si_pid = 0;
+	}
+}
+
 static void reap(struct supervisor *s)
 {
 	for (unsigned i = 0; i < s->child_count; i++)
 		reap_one(s, &s->children[i]);
+	reap_orphans(s);
 }
 
 /* Sends a signal to a child; if it is a program, to its process group. The group exists as

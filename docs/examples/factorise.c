@@ -148,7 +148,7 @@ static int train(struct tern_shared *shared, const char *path, uint64_t steps)
 		if (compute(shared, slot, &info, user, item) < 0)
 			return fail("cannot hand over a gradient");
 	if (r != -ENODATA)
-		return fail("the training has ended early");
+		return fail("the job has ended early");
 	r = tern_shared_finisher(shared, session, TERN_NEVER);
 	if (r > 0)
 		r = tern_shared_finished(

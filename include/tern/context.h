@@ -245,8 +245,9 @@ TERN_API int tern_arm(struct tern_context *ctx);
  *
  * The context owns the descriptor: do not read or close it. It is valid until the context
  * is freed. After fork() it belongs to the parent: the child may neither use nor free the
- * context, and has closed its descriptors already, except with the io_uring engine and over
- * verbs. So a child that outlives its parent does not keep the parent's peers waiting.
+ * context, and has closed its descriptors already, except with the io_uring engine, over
+ * verbs, and of connections that are being made or ended at that moment. So a child that
+ * outlives its parent does not keep the parent's peers waiting.
  */
 TERN_API int tern_context_fd(struct tern_context *ctx);
 

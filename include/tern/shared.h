@@ -3,9 +3,9 @@
  * A shared context: a context with a progress thread of its own, which any thread may
  * use. Threads take turns: between tern_shared_lock() and tern_shared_unlock() the
  * caller's thread is the context's thread, and it may call all functions of
- * <tern/channel.h> and <tern/train.h> that do not block. Callbacks run on the progress
- * thread or within a call of this header on another thread, with the lock held: they may
- * call the same functions, but must neither lock nor wait.
+ * <tern/channel.h> and <tern/train.h> that do not block. Callbacks run with the lock
+ * held, on the progress thread or on a thread that is in a call of this header. They must
+ * not lock, wait, or take a mutex that a caller may hold during a call.
  *
  *     tern_shared_new
  *     tern_shared_lock, tern_send or others, tern_shared_unlock
@@ -24,7 +24,8 @@
  * Every call that fails leaves a sentence for tern_shared_text(). A timeout is in
  * nanoseconds, and TERN_NEVER means without limit; when it has passed the call returns
  * -ETIMEDOUT and has changed nothing. After fork() the child may not use a shared
- * context: calls return -ECHILD, and tern_shared_free() does nothing.
+ * context: calls return -ECHILD, and tern_shared_unlock() and tern_shared_free() do
+ * nothing.
  */
 #ifndef TERN_SHARED_H
 #define TERN_SHARED_H
@@ -65,9 +66,10 @@ TERN_API void tern_shared_free(struct tern_shared *shared);
 
 TERN_API struct tern_context *tern_shared_context(struct tern_shared *shared);
 
-/* Makes the calling thread the context's thread until tern_shared_unlock(). Waits for
- * other threads that have the lock. Not recursive. */
-TERN_API void tern_shared_lock(struct tern_shared *shared);
+/* Makes the calling thread the context's thread until tern_shared_unlock(). Threads get
+ * the lock in the order of their calls. Not recursive. Returns 0; or -ECHILD, only in a
+ * forked child, and then the caller does not have the lock. */
+TERN_API int tern_shared_lock(struct tern_shared *shared);
 TERN_API void tern_shared_unlock(struct tern_shared *shared);
 
 /* Waits until the request has ended, and returns its status; or -ETIMEDOUT, as
@@ -144,7 +146,8 @@ TERN_API int tern_shared_leave(
 	struct tern_shared *shared, struct tern_session *s, const char *why);
 
 /* Waits until the session has ended. Returns 0 if the job is complete, or the status with
- * which the session has ended. */
+ * which the session has ended. -EBUSY: this worker is the finisher and has not called
+ * tern_shared_finished(). */
 TERN_API int tern_shared_ended(
 	struct tern_shared *shared, struct tern_session *s, uint64_t timeout_ns);
 

@@ -48,15 +48,16 @@ enum tern_train_mode {
 enum tern_init {
 	TERN_INIT_ZEROS = 0,
 	TERN_INIT_CONSTANT = 1, /* a */
-	TERN_INIT_UNIFORM = 2,  /* in [a, b) */
-	TERN_INIT_NORMAL = 3,   /* with mean a and standard deviation b */
+	TERN_INIT_UNIFORM = 2,  /* in [a, b), a < b */
+	TERN_INIT_NORMAL = 3,   /* with mean a and standard deviation b >= 0 */
 };
 
 /* Bytes of the longest name of a tensor, without the NUL. */
 #define TERN_TENSOR_NAME_MAX 255u
 
 /* How the servers update parameters. A number of 0 means the rule's default, and a
- * negative number means 0. A number that the rule does not have must be 0. */
+ * negative number means 0 (but lr cannot be 0). A number that the rule does not have must
+ * be 0. */
 struct tern_rule_opts {
 	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
 	 * "sgd". docs/training.md has the formulas and the defaults. For single tensors
@@ -81,8 +82,8 @@ struct tern_tensor_opts {
 struct tern_schedule_opts {
 	const char *name; /* "constant", "step", "linear" or "cosine"; NULL: "constant" */
 	uint64_t warmup;  /* steps in which the rate rises to lr */
-	/* step: steps between two changes; linear, cosine: the step of the last change,
-	 * 0: the last step of the job */
+	/* step: steps between two changes; linear, cosine: number of steps after which
+	 * the rate stays at `factor` times lr, 0: those of the job */
 	uint64_t steps;
 	double factor; /* step: of each change; linear, cosine: of the end */
 };
@@ -242,7 +243,8 @@ TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
 /* Returns the final values of tensor `id` after tern_session_next() has returned
  * -ENODATA, until the session is freed; NULL before that, or if there is no such tensor.
  * In async mode workers that are not the finisher have the values after their own last
- * step. */
+ * step. With a shared context, a thread without the lock may call it after
+ * tern_shared_finisher() or tern_shared_ended() has returned. */
 TERN_API const float *tern_session_param(const struct tern_session *s, uint32_t id);
 
 /*
@@ -252,9 +254,11 @@ TERN_API const float *tern_session_param(const struct tern_session *s, uint32_t 
  *
  * - 0: the job is over, and another worker has finished it, or this one has;
  * - -EAGAIN: not known yet: event() says when to call again;
+ * - -EINVAL: the session has not started; -EBUSY: tern_session_next() would not return
+ *   -ENODATA yet;
  * - the status with which the session has ended before the end of the job.
  */
-TERN_API int tern_session_finisher(const struct tern_session *s);
+TERN_API int tern_session_finisher(struct tern_session *s);
 
 /* The finisher is alive. To be called every few seconds by a finisher that takes long,
  * since the servers take a silent finisher for one that hangs. */
@@ -264,14 +268,15 @@ TERN_API void tern_session_goes_on(struct tern_session *s);
  * them, for the reason in `text` (one line), and another worker becomes the finisher. */
 TERN_API void tern_session_finished(struct tern_session *s, const char *text);
 
-/* Leaves the job; `why` says in a few words why. Other workers, if there are any, compute
+/* Leaves the job; `why` gives the reason in a few words. Other workers, if there are any, compute
  * the slots of this one, otherwise the job ends. The session then ends with -ECANCELED,
  * within some seconds. */
 TERN_API void tern_session_leave(struct tern_session *s, const char *why);
 
-/* Returns -EAGAIN while the session has not ended; 0: the job is complete; or the status
- * with which the session has ended: tern_session_text() says why. */
-TERN_API int tern_session_status(const struct tern_session *s);
+/* Returns -EAGAIN while the session has not ended; 0: the job is complete; -EINVAL: the
+ * session has not started; or the status with which the session has ended:
+ * tern_session_text() says why. */
+TERN_API int tern_session_status(struct tern_session *s);
 
 /* Says what went wrong, in one line; "": nothing. Valid until the next call. */
 TERN_API const char *tern_session_text(const struct tern_session *s);

@@ -235,6 +235,9 @@ static void test_a_forked_child_cannot_use_the_context(void **state)
 	if (pid == 0) {
 		int r = tern_shared_wait(shared, &req, TERN_NEVER);
 
+		r = tern_shared_lock(shared) == -ECHILD ? r : 0;
+		tern_shared_unlock(shared);
+
 		tern_shared_free(shared);
 		_exit(r == -ECHILD && strstr(tern_shared_text(), "child") ? 0 : 1);
 	}

@@ -166,8 +166,11 @@ static void end_trainer(struct trainer *t)
 		t->final[k][0] = values[0];
 		t->final[k][1] = values[counts[k] - 1];
 	}
-	if (r == 1)
+	/* The finisher must say that it has finished. */
+	if (r == 1) {
+		t->wrong += tern_shared_ended(t->shared, t->session, LIMIT) != -EBUSY;
 		tern_shared_finished(t->shared, t->session, NULL);
+	}
 	t->status = tern_shared_ended(t->shared, t->session, LIMIT);
 }
 
@@ -180,6 +183,7 @@ static void *train(void *arg)
 
 	open_trainer(t);
 	while ((r = tern_shared_next(t->shared, t->session, &slot, &info, LIMIT)) == 0) {
+		t->wrong += tern_shared_finisher(t->shared, t->session, LIMIT) != -EBUSY;
 		if (info.step == t->fail_at)
 			tern_shared_fail(t->shared, slot, "ValueError: it was asked to");
 		else
@@ -263,73 +267,156 @@ static struct tern_session *session_of(struct tern_shared *shared, const char *j
 
 /* ---- a slot is ended beside a push ---- */
 
-#define HUGE_COUNT 1000000u
+#define PARTS      16u
+#define PART_COUNT 60000u
 
 struct late_push {
+	pthread_t thread;
 	struct tern_shared *shared;
 	struct tern_slot *slot;
 	const float *from;
-	int status;
+	uint32_t first; /* pushes the tensors first, first + 2, ... */
+	float *expected;
+	unsigned wrong;
 };
 
 static void *push_late(void *arg)
 {
 	struct late_push *p = arg;
 
-	p->status = tern_shared_push(p->shared, p->slot, 0, p->from);
+	for (uint32_t id = p->first; id < PARTS; id += 2) {
+		int r = tern_shared_push(p->shared, p->slot, id, p->from);
+
+		p->expected[id] -= r == 0;
+		p->wrong += r != 0 && r != -EINVAL;
+	}
 	return NULL;
 }
 
 static void check_whole(const float *values, float expected)
 {
-	for (unsigned i = 0; i < HUGE_COUNT; i++)
+	for (unsigned i = 0; i < PART_COUNT; i++)
 		if (values[i] != expected)
 			fail_msg("element %u is %g, not %g", i, (double)values[i],
 				(double)expected);
 }
 
-/* The push is whole in the step, or refused; never is a part of it in the step. */
-static void test_a_slot_that_ends_beside_a_push_has_it_whole_or_not(void **state)
+static void start_parts(struct trainer *t)
 {
-	float *from = malloc(HUGE_COUNT * sizeof(*from));
-	struct served served;
-	struct trainer t = {.served = &served, .workers = 1};
-	struct tern_slot *slot;
-	float expected = 0;
+	char name[20];
 	uint32_t id;
 
-	(void)state;
-	for (unsigned i = 0; i < HUGE_COUNT; i++)
-		from[i] = 1;
-	start_serving(&served, 1);
-	assert_int_equal(tern_shared_new(NULL, &t.shared), 0);
-	t.session = session_of(t.shared, served.join);
-	assert_int_equal(tern_shared_tensor(t.shared, t.session,
-				 &(struct tern_tensor_opts){.name = "w",
-					 .shape = tern_shape_1d(TERN_F32, HUGE_COUNT)},
-				 &id),
-		0);
+	assert_int_equal(tern_shared_new(NULL, &t->shared), 0);
+	t->session = session_of(t->shared, t->served->join);
+	for (unsigned i = 0; i < PARTS; i++) {
+		snprintf(name, sizeof(name), "w%02u", i);
+		assert_int_equal(
+			tern_shared_tensor(t->shared, t->session,
+				&(struct tern_tensor_opts){.name = name,
+					.shape = tern_shape_1d(TERN_F32, PART_COUNT)},
+				&id),
+			0);
+	}
 	assert_int_equal(
-		tern_shared_start(t.shared, t.session,
+		tern_shared_start(t->shared, t->session,
 			&(struct tern_job_opts){
 				.workers = 1, .steps = STEPS, .rule = {.lr = 1}}),
 		0);
-	while (tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT) == 0) {
-		struct late_push p = {.shared = t.shared, .slot = slot, .from = from};
+}
 
-		check_whole(tern_slot_param(slot, 0), expected);
-		assert_int_equal(pthread_create(&t.thread, NULL, push_late, &p), 0);
-		usleep((useconds_t)(rand() % 200));
+/* A push is whole in the step, or refused; never is a part of it in the step. */
+static void test_a_slot_that_ends_beside_pushes_has_them_whole_or_not(void **state)
+{
+	float *from = malloc(PART_COUNT * sizeof(*from));
+	float expected[PARTS] = {0};
+	struct served served;
+	struct trainer t = {.served = &served, .workers = 1};
+	struct tern_slot *slot;
+
+	(void)state;
+	for (unsigned i = 0; i < PART_COUNT; i++)
+		from[i] = 1;
+	start_serving(&served, 1);
+	start_parts(&t);
+	while (tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT) == 0) {
+		struct late_push p[2];
+
+		for (unsigned i = 0; i < PARTS; i++)
+			check_whole(tern_slot_param(slot, i), expected[i]);
+		for (unsigned i = 0; i < 2; i++) {
+			p[i] = (struct late_push){.shared = t.shared,
+				.slot = slot,
+				.from = from,
+				.first = i,
+				.expected = expected};
+			assert_int_equal(
+				pthread_create(&p[i].thread, NULL, push_late, &p[i]), 0);
+		}
+		usleep((useconds_t)(rand() % 500));
 		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
-		pthread_join(t.thread, NULL);
-		assert_true(p.status == 0 || p.status == -EINVAL);
-		expected -= p.status == 0;
+		for (unsigned i = 0; i < 2; i++) {
+			pthread_join(p[i].thread, NULL);
+			assert_int_equal(p[i].wrong, 0);
+		}
 	}
-	check_whole(tern_session_param(t.session, 0), expected);
+	for (unsigned i = 0; i < PARTS; i++)
+		check_whole(tern_session_param(t.session, i), expected[i]);
 	end_trainer(&t);
 	tern_shared_free(t.shared);
 	end_serving(&served);
 	free(from);
+}
+
+/* ---- many threads that call ---- */
+
+#define CALLERS 16u
+
+struct caller {
+	pthread_t thread;
+	const struct trainer *trainer;
+	atomic_bool *stop;
+};
+
+static void *call(void *arg)
+{
+	const struct caller *c = arg;
+	char text[200];
+
+	while (!atomic_load(c->stop))
+		tern_shared_describe(
+			c->trainer->shared, c->trainer->session, text, sizeof(text));
+	return NULL;
+}
+
+/* Threads that call again and again do not keep the progress thread out: the job would
+ * stand still. */
+static void test_threads_that_call_all_the_time_do_not_stop_a_job(void **state)
+{
+	struct caller callers[CALLERS];
+	struct served served;
+	struct trainer t = {.served = &served, .workers = 1};
+	struct tern_slot *slot;
+	atomic_bool stop = false;
+	int r;
+
+	(void)state;
+	start_serving(&served, 1);
+	start_parts(&t);
+	for (unsigned i = 0; i < CALLERS; i++) {
+		callers[i] = (struct caller){.trainer = &t, .stop = &stop};
+		assert_int_equal(
+			pthread_create(&callers[i].thread, NULL, call, &callers[i]), 0);
+	}
+	while ((r = tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT)) == 0)
+		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
+	assert_int_equal(r, -ENODATA);
+	assert_string_equal(tern_shared_text(), "all steps are done");
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < CALLERS; i++)
+		pthread_join(callers[i].thread, NULL);
+	end_trainer(&t);
+	tern_shared_free(t.shared);
+	end_serving(&served);
 }
 
 /* ---- errors ---- */
@@ -426,6 +513,14 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	job.clip_norm = INFINITY;
 	starts_badly(&job, NULL, "clip_norm: expected a finite number");
 	job = good;
+	job.mode = 7;
+	starts_badly(&job, NULL, "mode 7: expected sync (0) or async (1)");
+	job = good;
+	job.rule.lr = -1;
+	starts_badly(&job, NULL, "rule sgd: lr: expected more than 0, got -1");
+	job.rule.lr = 1e-60;
+	starts_badly(&job, NULL, "1e-60 is too small for a float32");
+	job = good;
 	job.slots = 5000;
 	starts_badly(&job, NULL, "slots: expected an integer from 1 to 4096");
 	job = good;
@@ -467,6 +562,28 @@ static void test_too_many_rules_are_refused(void **state)
 	tern_shared_free(shared);
 }
 
+/* "No host has this name" is -ENODATA elsewhere, which would look like the end of all
+ * steps. */
+static void test_a_server_without_a_host_is_an_error(void **state)
+{
+	const struct tern_job_opts job = {.workers = 1, .steps = 1};
+	struct tern_shared *shared;
+	struct tern_session *s;
+	struct tern_slot *slot;
+	int r;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	s = session_of(shared, "nohost.invalid:7");
+	declare(shared, s, "w");
+	r = tern_shared_start(shared, s, &job);
+	if (r == 0)
+		r = tern_shared_next(shared, s, &slot, NULL, LIMIT);
+	assert_true(r < 0 && r != -ENODATA);
+	assert_non_null(strstr(tern_shared_text(), "nohost.invalid:7"));
+	tern_shared_free(shared);
+}
+
 static void test_a_session_without_servers_ends(void **state)
 {
 	const struct tern_context_opts quick = {.connect_ns = 100 * TERN_NS_PER_MS};
@@ -482,6 +599,9 @@ static void test_a_session_without_servers_ends(void **state)
 		0);
 	s = session_of(shared, "tcp://127.0.0.1:9");
 	declare(shared, s, "w");
+	assert_int_equal(tern_shared_finisher(shared, s, TERN_NEVER), -EINVAL);
+	assert_int_equal(tern_shared_ended(shared, s, TERN_NEVER), -EINVAL);
+	assert_string_equal(tern_shared_text(), "the session has not started");
 	assert_int_equal(tern_shared_describe(shared, s, text, sizeof(text)), 0);
 	assert_string_equal(text, "the session has not started");
 	assert_int_equal(tern_shared_start(shared, s, &job), 0);
@@ -499,10 +619,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sessions_train_from_many_threads),
 		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
-		cmocka_unit_test(test_a_slot_that_ends_beside_a_push_has_it_whole_or_not),
+		cmocka_unit_test(
+			test_a_slot_that_ends_beside_pushes_has_them_whole_or_not),
+		cmocka_unit_test(test_threads_that_call_all_the_time_do_not_stop_a_job),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
 		cmocka_unit_test(test_too_many_rules_are_refused),
+		cmocka_unit_test(test_a_server_without_a_host_is_an_error),
 		cmocka_unit_test(test_a_session_without_servers_ends),
 	};
 

@@ -84,6 +84,12 @@ def stdin_is_empty_and_signals_are_as_usual():
     assert lines(shell("yes | head -n 1; cat"), 0) == ["y"]
 
 
+def orphans_of_a_worker_are_waited_for():
+    script = ('for i in $(seq 100); do ( true & ); done; sleep 0.5; '
+              'cat /proc/[0-9]*/stat 2>/dev/null | grep -c " Z $PPID "')
+    assert int(lines(shell(script + " || true"), 0)[0]) < 10
+
+
 # ---- training ----------------------------------------------------------------------------
 
 def worker(directory, *more, steps=job.enough(4000)):
@@ -384,6 +390,7 @@ tap.run([
     each_worker_finds_its_place_in_the_environment,
     the_rest_of_the_environment_is_that_of_the_user,
     each_worker_can_read_the_secret_again_and_again,
+    orphans_of_a_worker_are_waited_for,
     stdin_is_empty_and_signals_are_as_usual,
     workers_train_to_the_same_bytes_as_tern_train,
     killed_worker_costs_nothing,
