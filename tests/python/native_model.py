@@ -6,7 +6,7 @@ import pytern as tern
 
 class Native:
     """One worker. The servers' part is gradient descent, at the end of each slot, or what `values` says: values(step,
-    name, shape) -> array."""
+    name, shape) -> array, where the step after the last one stands for the final values."""
 
     def __init__(self, slots, records=0, batch=4, lr=0.1, values=None):
         self.count, self.records_count, self.batch, self.lr = slots, records, batch, lr
@@ -45,7 +45,7 @@ class Native:
         return ((numpy.arange(self.batch) + turn) % self.records_count).astype(numpy.uint64).tobytes()
 
     def read(self, turn, number, to):
-        assert self.holds and turn == self.turn
+        assert self.holds and turn == self.turn and to.flags.c_contiguous and to.flags.writeable
         to[...] = self.values[number]
 
     def push(self, turn, number, gradient):
@@ -69,7 +69,7 @@ class Native:
         self.holds = False
 
     def param(self, number, to):
-        to[...] = self.values[number]
+        to[...] = self.given(self.turn, self.names[number], to.shape) if self.given else self.values[number]
 
     def revoked(self, turn):
         return False

@@ -93,7 +93,7 @@ def every_parameter_has_the_slots_version_from_the_first_forward_to_the_end():
         slot.loss(0)
     _, server = train(module, each, values=values)
     for name, p in module.named_parameters():
-        assert torch.equal(p, torch.full_like(p, 2 + len(name))), name
+        assert torch.equal(p, torch.full_like(p, 3 + len(name))), name
 
 
 def parameters_keep_their_identity_and_memory():
@@ -336,9 +336,12 @@ def every_slot_begins_with_the_servers_statistics():
     def each(server, slot):
         for buffer in (module[1].running_mean, module[1].running_var):
             assert torch.equal(buffer, torch.full((4,), slot.step + 1.0))
+        assert module[1].num_batches_tracked == slot.step
+        module(X)
         loss_of(module).backward()
         slot.loss(0)
     native, _ = train(module, each, values=values)
+    assert torch.equal(module[1].running_var, torch.full((4,), 4.0))
     assert all({"1.running_mean", "1.running_var"} < set(pushed) for pushed, _ in native.history)
     frozen = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval())
     native, _ = train(frozen, lambda server, slot: slot.loss(loss_of(frozen).item()))
@@ -597,8 +600,12 @@ def other_optimizers_and_clipping_are_refused():
     elsewhere = torch.optim.SGD(stranger.parameters(), lr=0.1)
 
     def each(server, slot):
+        class Late(torch.optim.SGD):
+            def step(self, closure=None):
+                raise KeyError("not refused")
+
         loss_of(module).backward()
-        for optimizer in [*optimizers, torch.optim.SGD(module.parameters(), lr=0.1)]:
+        for optimizer in [*optimizers, Late(module.parameters(), lr=0.1), torch.optim.SGD(module.parameters(), lr=0.1)]:
             refused(tern.Error, f"{type(optimizer).__name__}.step(): the servers update the parameter 0.weight",
                     optimizer.step)
         with warnings.catch_warnings():
