@@ -458,14 +458,13 @@ static int conclude_interrupted(struct run *r)
 /* Writes the one cause of the failure. */
 static void name_cause(const struct run *r, char *text, size_t bytes)
 {
-	char how[400];
+	char how[560];
 
 	if (r->server_killed) {
 		snprintf(text, bytes, "%s", r->dead_server);
 	} else if (r->early_ns) {
 		describe(r, r->early, how, sizeof(how));
-		snprintf(text, bytes,
-			"%s before the steps began, and the others wait for it", how);
+		snprintf(text, bytes, "the steps could not begin: %s", how);
 	} else if (*r->cause && (!*r->l.error || r->blames_workers)) {
 		snprintf(text, bytes, "%s", r->cause);
 	} else if (*r->l.error) {

@@ -24,7 +24,7 @@ from jobs import SCRATCH, TOP, tap
 
 TERN, FACTORISE, *rest = sys.argv[1:]
 EXAMPLES = TOP / "docs" / "examples"
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TORCH, HAS_JAX = (importlib.util.find_spec(name) is not None for name in ("torch", "jax"))
 TEXT = SCRATCH / "text"
 # By name: the words of a command that saves its results to the file OUT. Each makes steps for some two seconds with
 # one worker.
@@ -37,6 +37,8 @@ if HAS_TORCH:
         "cnn": [sys.executable, EXAMPLES / "torch_mnist.py", "--steps", 25, *jobs.make_images(), "OUT"],
         "transformer": [sys.executable, EXAMPLES / "torch_text.py", "--steps", 25, TEXT, "OUT"],
     }
+if HAS_JAX:
+    PROGRAMS["jax"] = [sys.executable, EXAMPLES / "jax_mlp.py", "OUT"]
 PROPERTIES = {
     "program": list(PROGRAMS),
     "fabric": ["tcp", "shm"],
@@ -137,7 +139,11 @@ def programs_of_pytorch():
     raise tap.Skip("python3-torch is not installed")
 
 
+def programs_of_jax():
+    raise tap.Skip("this Python has no JAX, and Debian no package of it")
+
+
 if __name__ == "__main__":
     TEXT.write_text("the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 40)
     tests = [test_of(case) for case in (possible() if "all" in rest else covering())]
-    tap.run(tests if HAS_TORCH else [*tests, programs_of_pytorch])
+    tap.run([*tests, *([] if HAS_TORCH else [programs_of_pytorch]), *([] if HAS_JAX else [programs_of_jax])])

@@ -162,7 +162,7 @@ def worker_that_ends_before_the_steps_is_not_waited_for():
     for exits in 3, 0:
         script = f'if [ $TERN_INDEX = 1 ]; then exit {exits}; fi; ' + worker(job.SCRATCH / "none")
         assert cause(shell(script, "--workers", 2, code=1)) == (
-            f"tern run: worker 1 exited with code {exits} before the steps began, and the others wait for it")
+            f"tern run: the steps could not begin: worker 1 exited with code {exits}")
 
 
 def interrupted_workers_save_once():
