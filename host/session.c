@@ -137,20 +137,31 @@ int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 struct session_waiter {
 	struct shared_waiter waiter;
 	struct tern_session *session;
-	int status; /* the answer */
+	/* The answer, and its sentence if it is negative. */
+	int status;
+	char text[600];
 	/* The session does not end before this worker says that it has finished. */
 	bool is_finisher;
 	struct tern_slot *slot;
 	struct tern_slot_info info;
 };
 
+/* Keeps the answer, if it is one. Its sentence must be copied now: the thread that waits
+ * wakes up later, when another one may have set the session's sentence. */
+static bool keep_answer(struct session_waiter *w, int status)
+{
+	w->status = status;
+	if (status < 0 && status != -EAGAIN)
+		snprintf(w->text, sizeof(w->text), "%s", tern_session_text(w->session));
+	return status != -EAGAIN;
+}
+
 static bool has_slot(struct shared_waiter *waiter)
 {
 	struct session_waiter *w =
 		tern_container_of(waiter, struct session_waiter, waiter);
 
-	w->status = tern_session_next(w->session, &w->slot, &w->info);
-	return w->status != -EAGAIN;
+	return keep_answer(w, tern_session_next(w->session, &w->slot, &w->info));
 }
 
 static bool knows_finisher(struct shared_waiter *waiter)
@@ -158,8 +169,7 @@ static bool knows_finisher(struct shared_waiter *waiter)
 	struct session_waiter *w =
 		tern_container_of(waiter, struct session_waiter, waiter);
 
-	w->status = tern_session_finisher(w->session);
-	return w->status != -EAGAIN;
+	return keep_answer(w, tern_session_finisher(w->session));
 }
 
 static bool has_ended(struct shared_waiter *waiter)
@@ -167,9 +177,10 @@ static bool has_ended(struct shared_waiter *waiter)
 	struct session_waiter *w =
 		tern_container_of(waiter, struct session_waiter, waiter);
 
-	w->status = tern_session_status(w->session);
-	w->is_finisher = w->status == -EAGAIN && tern_session_finisher(w->session) == 1;
-	return w->status != -EAGAIN || w->is_finisher;
+	if (keep_answer(w, tern_session_status(w->session)))
+		return true;
+	w->is_finisher = tern_session_finisher(w->session) == 1;
+	return w->is_finisher;
 }
 
 /* Waits until is_answered() is true, and returns the answer. */
@@ -181,9 +192,10 @@ static int wait_for(
 	if (r < 0)
 		return r;
 	r = shared_wait_for(shared, &w->waiter, timeout_ns);
-	if (r == 0 && !w->is_finisher)
-		return leave(shared, w->session, w->status);
 	shared_leave(shared);
+	if (r == 0 && !w->is_finisher)
+		return w->status < 0 ? shared_complain(w->status, "%s", w->text)
+				     : w->status;
 	return w->is_finisher ? shared_complain(-EBUSY,
 					"this worker is the finisher: the job ends after "
 					"tern_shared_finished()")
