@@ -79,8 +79,8 @@ def stdin_is_empty_and_signals_are_as_usual():
     script = ("import signal, sys\n"
               "print(repr(sys.stdin.read()), [int(s) for s in signal.Signals "
               "if signal.getsignal(s) == signal.SIG_IGN and s not in (signal.SIGPIPE, signal.SIGXFSZ)])\n")
-    # A program started with nohup(1) goes on ignoring SIGHUP, and so does what it starts.
-    ignored = [int(s) for s in [signal.SIGHUP] if signal.getsignal(s) == signal.SIG_IGN]
+    # What is started with nohup(1) goes on ignoring SIGHUP, and what a shell starts in the background SIGQUIT.
+    ignored = [int(s) for s in (signal.SIGHUP, signal.SIGQUIT) if signal.getsignal(s) == signal.SIG_IGN]
     assert lines(python(script), 0) == [f"'' {ignored}"]
     # Python itself ignores SIGPIPE: a shell's `yes` ends by it.
     assert lines(shell("yes | head -n 1; cat"), 0) == ["y"]
