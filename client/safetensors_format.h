@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What writing and reading of safetensors share: see safetensors.h for the format. */
+/* Constants of the safetensors format (safetensors.h) that the writer and the reader use. */
 #ifndef TERN_CLIENT_SAFETENSORS_FORMAT_H
 #define TERN_CLIENT_SAFETENSORS_FORMAT_H
 

@@ -11,7 +11,7 @@ struct secret {
 	char text[SECRET_BYTES_MAX + 1]; /* NUL-terminated; "": no secret */
 };
 
-/* One line that says what is wrong. */
+/* Why a secret was refused, in one line. */
 struct secret_error {
 	char text[512];
 };

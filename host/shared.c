@@ -84,7 +84,7 @@ static void serve_waiters(struct tern_shared *shared)
 	}
 }
 
-/* One round of progress. Returns the number of events, also if the context has broken. */
+/* Makes one round of progress and wakes waiters. Returns what tern_progress() returned. */
 static int progress(struct tern_shared *shared)
 {
 	int n = tern_progress(shared->ctx);

@@ -76,8 +76,8 @@ int tern_ps_job_copy(struct tern_ps_job *to, const struct tern_ps_job *from)
 
 /* ---- encoding ---- */
 
-/* What JSON cannot hold (a number that is not finite, text that is not UTF-8) is encoded
- * as null, which the decoder refuses by name. */
+/* JSON has no infinite numbers, no NaN, and no text that is not UTF-8: such a value is
+ * encoded as null, which the decoder refuses with the name of the field. */
 static json_t *or_null(json_t *value)
 {
 	return value ? value : json_null();

@@ -58,7 +58,7 @@ struct tern_ps_text {
 
 /* The job as JSON; NULL: no memory. */
 json_t *tern_ps_job_json(const struct tern_ps_job *job);
-/* The same as NUL-terminated text from malloc(). */
+/* Returns the job as NUL-terminated JSON text from malloc(); NULL: no memory. */
 char *tern_ps_job_encode(const struct tern_ps_job *job);
 
 /*

@@ -77,7 +77,7 @@ TERN_API void tern_shared_unlock(struct tern_shared *shared);
 TERN_API int tern_shared_wait(
 	struct tern_shared *shared, struct tern_req *req, uint64_t timeout_ns);
 
-/* What went wrong in the last call of this thread that failed, in one line. Valid until
+/* Returns a line that says why the last failed call of this thread has failed. Valid until
  * the thread's next call. */
 TERN_API const char *tern_shared_text(void);
 

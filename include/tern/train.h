@@ -281,7 +281,7 @@ TERN_API int tern_session_status(struct tern_session *s);
 /* Says what went wrong, in one line; "": nothing. Valid until the next call. */
 TERN_API const char *tern_session_text(const struct tern_session *s);
 
-/* What the session does or waits for, in one line. */
+/* Writes one line that says which step the session is at and what it waits for. */
 TERN_API void tern_session_describe(
 	const struct tern_session *s, char *text, size_t bytes);
 

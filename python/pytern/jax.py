@@ -19,7 +19,7 @@ from .session import Session, Slot, Tensor
 
 __all__ = ["Server"]
 
-# What changes how XLA compiles.
+# Environment variables and options that change the code that XLA makes, and so the bits of results.
 ENVIRONMENT = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64", "JAX_DEFAULT_PRNG_IMPL", "OMP_NUM_THREADS")
 
 

@@ -36,7 +36,7 @@ def _references(cell: list[Floats]) -> int:
     return sys.getrefcount(cell[0])
 
 
-# What _references() returns for an array that only its cell refers to. It depends on the version of Python.
+# The result of _references() for an array that nothing but its cell refers to; it depends on the version of Python.
 _UNSHARED = _references([numpy.empty(1, numpy.float32)])
 
 
@@ -280,7 +280,7 @@ class Session:
         self._is_finisher: bool | None = None  # None: not asked
         self._finished = False
         self._slot: Slot | None = None  # the one that slots() returned last
-        # One array of each tensor for slot[w], in a list of its own: see _copy().
+        # By tensor: a list with the array that slot[w] returned last, which _copy() uses again if nobody refers to it.
         self._cells: dict[int, list[Floats]] = {}
         self._followers: list[Follower] = []
         with _arguments():
@@ -385,7 +385,7 @@ class Session:
         self._native.goes_on()
 
     def describe(self) -> str:
-        """What the session does or waits for, in one line."""
+        """Returns one line that says which step the session is at and what it waits for."""
         return self._native.describe()
 
     def close(self) -> None:
