@@ -69,26 +69,40 @@ static void until(struct end *e, const bool *flag)
 	}
 }
 
-static void open_ends(const char *listen)
-{
-	struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
-	char address[200];
+#define ADDRESS_BYTES 200
 
-	memset(ends, 0, sizeof(ends));
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(tern_shared_new(NULL, &ends[i].shared), 0);
+/* Lets ends[1] listen, and writes its address. */
+static void start_listening(const char *listen, char *address)
+{
+	const struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
+
 	tern_shared_lock(ends[1].shared);
 	assert_int_equal(tern_listen(tern_shared_context(ends[1].shared), listen, &opts,
 				 accepted, &ends[1], &listener),
 		0);
-	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
+	snprintf(address, ADDRESS_BYTES, "%s", tern_listener_address(listener));
 	tern_shared_unlock(ends[1].shared);
-	opts.arg = &ends[0];
+}
+
+/* Lets ends[0] connect: the callers wait until it is up. */
+static void start_dialling(const char *address)
+{
+	const struct tern_peer_opts opts = {.event = event, .arg = &ends[0]};
+
 	tern_shared_lock(ends[0].shared);
-	assert_int_equal(tern_connect(tern_shared_context(ends[0].shared), address, &opts,
-				 &ends[0].peer),
-		0);
+	tern_connect(tern_shared_context(ends[0].shared), address, &opts, &ends[0].peer);
 	tern_shared_unlock(ends[0].shared);
+}
+
+static void open_ends(const char *listen)
+{
+	char address[ADDRESS_BYTES];
+
+	memset(ends, 0, sizeof(ends));
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(tern_shared_new(NULL, &ends[i].shared), 0);
+	start_listening(listen, address);
+	start_dialling(address);
 	for (unsigned i = 0; i < 2; i++) {
 		until(&ends[i], &ends[i].up);
 		tern_shared_lock(ends[i].shared);
@@ -250,7 +264,7 @@ static void test_a_forked_child_cannot_use_the_context(void **state)
  * pid, and waits to be killed, as the child does. */
 static void be_parent(int in, int out)
 {
-	char address[200];
+	char address[ADDRESS_BYTES];
 	pid_t pid;
 
 	alarm(60); /* if the test fails */
@@ -258,10 +272,7 @@ static void be_parent(int in, int out)
 	if (read(in, address, sizeof(address)) != sizeof(address) ||
 		tern_shared_new(NULL, &ends[0].shared) < 0)
 		_exit(1);
-	tern_shared_lock(ends[0].shared);
-	tern_connect(tern_shared_context(ends[0].shared), address,
-		&(struct tern_peer_opts){.event = event, .arg = &ends[0]}, &ends[0].peer);
-	tern_shared_unlock(ends[0].shared);
+	start_dialling(address);
 	until(&ends[0], &ends[0].up);
 	pid = fork();
 	alarm(60);
@@ -273,8 +284,7 @@ static void be_parent(int in, int out)
 
 static void a_child_does_not_keep_peers(const char *listen)
 {
-	struct tern_peer_opts opts = {.event = event, .arg = &ends[1]};
-	char address[200];
+	char address[ADDRESS_BYTES];
 	int to[2], from[2], status;
 	pid_t parent, child;
 
@@ -286,12 +296,7 @@ static void a_child_does_not_keep_peers(const char *listen)
 		be_parent(to[0], from[1]);
 	memset(ends, 0, sizeof(ends));
 	assert_int_equal(tern_shared_new(NULL, &ends[1].shared), 0);
-	tern_shared_lock(ends[1].shared);
-	assert_int_equal(tern_listen(tern_shared_context(ends[1].shared), listen, &opts,
-				 accepted, &ends[1], &listener),
-		0);
-	snprintf(address, sizeof(address), "%s", tern_listener_address(listener));
-	tern_shared_unlock(ends[1].shared);
+	start_listening(listen, address);
 	assert_int_equal(write(to[1], address, sizeof(address)), sizeof(address));
 	assert_int_equal(read(from[0], &child, sizeof(child)), sizeof(child));
 	kill(parent, SIGKILL);
