@@ -10,11 +10,14 @@
 #include "base/util.h"
 
 #define CHUNK_BYTES_MIN (16u << 10)
+/* The messages of a smaller chunk cost more than it saves by leaving earlier. */
+#define CHUNK_BYTES_LOW (128u << 10)
 #define CHUNK_BYTES_MAX (1u << 20)
 
 static uint64_t chunk_elements(uint64_t element_count)
 {
-	uint64_t bytes = element_count * sizeof(float) / 64;
+	uint64_t all = element_count * sizeof(float);
+	uint64_t bytes = TERN_MAX(all / 64, TERN_MIN(all / 8, (uint64_t)CHUNK_BYTES_LOW));
 
 	bytes = TERN_MAX(bytes, (uint64_t)CHUNK_BYTES_MIN);
 	bytes = TERN_MIN(bytes, (uint64_t)CHUNK_BYTES_MAX);

@@ -25,8 +25,9 @@ struct tern_plan {
 };
 
 /*
- * Makes a plan. A chunk has 1/64 of the parameters, at least 16 KiB and at most 1 MiB of
- * float32, a multiple of 64 bytes; the last chunk may be smaller. The servers get chunks
+ * Makes a plan. A chunk has an eighth of the parameters up to 128 KiB of float32, or a
+ * 64th of them if that is more; at least 16 KiB and at most 1 MiB, and a multiple of 64
+ * bytes; the last chunk may be smaller. The servers get chunks
  * in turn (with 32 chunks per server or more, the largest share is at most 1.05 times the
  * smallest). -ENOMEM; -EINVAL: no elements, no servers, or 2^32 - 1 full chunks or more.
  */

@@ -11,7 +11,8 @@
 #include "client/data/permutation.h"
 #include "client/ready.h"
 
-#define ELEMENTS 41000u /* ten chunks of 4,096, and a smaller one */
+#define CHUNKS   8u
+#define ELEMENTS 41000u /* eight chunks, the last of which is smaller */
 #define PIECES   97u
 
 struct world {
@@ -37,7 +38,7 @@ static void world_init(struct world *w, uint64_t seed)
 	w->seed = seed;
 	w->written = calloc(ELEMENTS, 1);
 	assert_int_equal(tern_plan_init(&w->plan, ELEMENTS, 2), 0);
-	assert_int_equal(w->plan.chunk_count, 11);
+	assert_int_equal(w->plan.chunk_count, CHUNKS);
 	assert_int_equal(ready_init(&w->ready, &w->plan), 0);
 	for (unsigned i = 1; i < PIECES; i++)
 		w->bounds[i] = tern_rng_at(seed, 1, 0, i) % ELEMENTS;
@@ -101,7 +102,7 @@ static void test_a_chunk_is_final_when_all_of_it_is(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 0; seed < 20; seed++) {
-		bool taken[11] = {false};
+		bool taken[CHUNKS] = {false};
 		unsigned count = 0;
 		struct world w;
 
@@ -148,7 +149,7 @@ static void test_another_thread_takes_what_was_written(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 0; seed < 50; seed++) {
-		bool taken[11] = {false};
+		bool taken[CHUNKS] = {false};
 		unsigned count = 0;
 		struct world w;
 		pthread_t thread;

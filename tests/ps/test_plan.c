@@ -11,8 +11,8 @@
 #include "base/util.h"
 #include "ps/plan.h"
 
-static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4096, 4097, 8192, 100001, 262144,
-	262145, 1000003, 16777216, 16777217, 25000000, 268435457};
+static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4096, 4097, 8192, 32769, 100001,
+	262144, 262145, 1000003, 16777216, 16777217, 25000000, 268435457};
 static const uint32_t servers[] = {1, 2, 3, 4, 7, 8, 16, 100, 256};
 
 static void check_cut(const struct tern_plan *plan, uint64_t count)
@@ -22,11 +22,13 @@ static void check_cut(const struct tern_plan *plan, uint64_t count)
 	assert_int_equal(plan->element_count, count);
 	assert_int_equal(bytes % 64, 0);
 	assert_true(bytes >= 16384 && bytes <= 1048576);
-	/* Unless limited by the minimum or maximum size, a chunk is a 64th of all
-	 * parameters, rounded up to a multiple of 64 bytes. */
-	if (bytes > 16384 && bytes < 1048576) {
-		assert_true(bytes * 64 >= count * sizeof(float));
-		assert_true((bytes - 64) * 64 < count * sizeof(float));
+	/* Unless limited by a size, a chunk is an eighth of a small model's parameters, and
+	 * a 64th of a large one's, rounded up to a multiple of 64 bytes. */
+	if (bytes > 16384 && bytes < 1048576 && bytes != 131072) {
+		uint64_t share = bytes < 131072 ? 8 : 64;
+
+		assert_true(bytes * share >= count * sizeof(float));
+		assert_true((bytes - 64) * share < count * sizeof(float));
 	}
 	for (uint32_t i = 0; i < plan->chunk_count; i++) {
 		const struct tern_chunk *c = &plan->chunks[i];
