@@ -3,11 +3,19 @@
  * A lock, and not a queue of calls, joins the threads: a call acts at once on the thread
  * that makes it, so that its errors are returned at once, a send leaves without waiting
  * for another thread to wake up, and there is nothing whose length must be bounded. The
- * lock goes round in turns (turns.h), and the progress thread gives it back while it sleeps
- * and between two rounds of progress.
+ * lock goes round in turns (turns.h), and whoever drives the context gives it back while
+ * it sleeps and between two rounds of progress.
  *
- * A thread that waits for something is a `waiter`. After each round of progress the
- * progress thread asks every waiter whether it has its answer, and wakes those that have.
+ * A thread that waits for something is a `waiter`. The first waiter drives the context
+ * itself, so the event that it waits for wakes no other thread. The others sleep; after
+ * each round of progress those that have their answers are woken. When a driver has its
+ * own, another waiter drives, or, for a moment, nobody: most threads soon wait again. Only
+ * if none does for LULL_NS the progress thread drives the context, until one waits.
+ *
+ *     DRIVEN_BY_THREAD --a thread waits--> DRIVEN_BY_WAITER <--a thread waits--+
+ *            ^                                    |                           |
+ *            |                                    +--none waits--> DRIVEN_BY_NOBODY
+ *            +------------------after LULL_NS, or more to do-------------+
  */
 #include "host/shared.h"
 
@@ -19,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 #include <tern/channel.h>
 
@@ -28,9 +37,9 @@
 #include "host/secret.h"
 #include "transport/context.h"
 
-/* Rounds of progress that a caller makes before it leaves the rest to the progress
- * thread. */
+/* Rounds of progress that a caller makes before it leaves the rest to the driver. */
 #define ROUNDS_MAX 4u
+#define LULL_NS    TERN_NS_PER_MS
 
 static _Thread_local char last_text[700];
 
@@ -64,6 +73,15 @@ int shared_complain(int status, const char *fmt, ...)
 
 /* ---- the lock ---- */
 
+/* Sets one of the fields that a waiter sleeps on. */
+static void tell_waiter(struct tern_shared *shared, struct shared_waiter *w, bool *field)
+{
+	pthread_mutex_lock(&shared->lock.mutex);
+	*field = true;
+	pthread_cond_signal(&w->cond);
+	pthread_mutex_unlock(&shared->lock.mutex);
+}
+
 /* Wakes the waiters that have their answer. */
 static void serve_waiters(struct tern_shared *shared)
 {
@@ -77,10 +95,7 @@ static void serve_waiters(struct tern_shared *shared)
 		if (!shared->status && !w->is_answered(w))
 			continue;
 		tern_list_remove(&w->node);
-		pthread_mutex_lock(&shared->lock.mutex);
-		w->awake = true;
-		pthread_cond_signal(&w->cond);
-		pthread_mutex_unlock(&shared->lock.mutex);
+		tell_waiter(shared, w, &w->awake);
 	}
 }
 
@@ -96,8 +111,8 @@ static int progress(struct tern_shared *shared)
 	return n;
 }
 
-/* Prepares the context for the sleep of the progress thread. Returns false if there is
- * something to do. */
+/* Prepares the context for the sleep of its driver. Returns false if there is something to
+ * do. */
 static bool arm(struct tern_shared *shared)
 {
 	int r = tern_arm(shared->ctx);
@@ -118,21 +133,36 @@ static void kick(struct tern_shared *shared)
 }
 
 /* Makes the progress that the caller has caused, such as sending a message, on the
- * caller's thread. To wake the progress thread for it would take several times as long.
- * It is woken only if there is more to do. */
+ * caller's thread. To wake another one for it would take several times as long. The driver
+ * is woken only if there is more to do. */
 static void settle(struct tern_shared *shared)
 {
 	for (unsigned i = 0; i < ROUNDS_MAX && !shared->status; i++)
-		if (progress(shared) == 0 && arm(shared))
+		if (progress(shared) == 0 && (!shared->asleep || arm(shared)))
 			return;
-	kick(shared);
+	if (shared->asleep) {
+		tern_context_wake(shared->ctx);
+	} else {
+		shared->driver = DRIVEN_BY_THREAD;
+		kick(shared);
+	}
+}
+
+/* Called before a thread that does not drive gives the lock: messages leave now, unless
+ * the driver is awake and takes the lock next, and a driver that has its answer wakes up.
+ * That comes last, since a round of progress would take the wake-up back. */
+static void settle_for_driver(struct tern_shared *shared)
+{
+	if (shared->asleep || shared->driver == DRIVEN_BY_NOBODY)
+		settle(shared);
+	if (shared->asleep && shared->driving && shared->driving->awake)
+		tern_context_wake(shared->ctx);
 }
 
 static void give(struct tern_shared *shared)
 {
 	serve_waiters(shared); /* the caller may have changed what they wait for */
-	if (shared->asleep)
-		settle(shared);
+	settle_for_driver(shared);
 	turns_give(&shared->lock);
 }
 
@@ -168,41 +198,7 @@ void shared_leave(struct tern_shared *shared)
 	give(shared);
 }
 
-/* ---- the progress thread ---- */
-
-static void sleep_for_events(struct tern_shared *shared)
-{
-	struct pollfd pfds[] = {{.fd = tern_context_fd(shared->ctx), .events = POLLIN},
-		{.fd = shared->kick_fd, .events = POLLIN}};
-	uint64_t kicks;
-
-	shared->asleep = true;
-	turns_give(&shared->lock);
-	poll(pfds, TERN_ARRAY_SIZE(pfds), -1);
-	if (pfds[1].revents)
-		(void)!read(shared->kick_fd, &kicks, sizeof(kicks));
-	turns_take(&shared->lock);
-	shared->asleep = false;
-}
-
-static void *run(void *arg)
-{
-	struct tern_shared *shared = arg;
-
-	turns_take(&shared->lock);
-	while (!shared->closing && !shared->status) {
-		if (progress(shared) == 0 && arm(shared)) {
-			sleep_for_events(shared);
-		} else if (turns_are_wanted(&shared->lock)) {
-			turns_give(&shared->lock);
-			turns_take(&shared->lock);
-		}
-	}
-	turns_give(&shared->lock);
-	return NULL;
-}
-
-/* ---- waiting ---- */
+/* ---- the driver ---- */
 
 static struct timespec time_of(uint64_t ns)
 {
@@ -210,8 +206,126 @@ static struct timespec time_of(uint64_t ns)
 		.tv_nsec = (long)(ns % TERN_NS_PER_S)};
 }
 
-/* Gives the lock, sleeps until the waiter is awake or the time has come, and takes the lock
- * again. */
+/* Waits, without the lock, until one of the descriptors is readable or the time has
+ * come. */
+static void poll_until(
+	struct tern_shared *shared, struct pollfd *pfds, nfds_t count, uint64_t until_ns)
+{
+	uint64_t now_ns = until_ns == TERN_NEVER ? 0 : tern_clock_ns();
+	struct timespec left = time_of(until_ns - TERN_MIN(now_ns, until_ns));
+
+	turns_give(&shared->lock);
+	ppoll(pfds, count, until_ns == TERN_NEVER ? NULL : &left, NULL);
+	turns_take(&shared->lock);
+}
+
+/* Makes a round of progress. Returns true if the driver can sleep now. If not, other
+ * threads have had their turns. */
+static bool drive(struct tern_shared *shared)
+{
+	if (progress(shared) == 0 && arm(shared))
+		return true;
+	if (turns_are_wanted(&shared->lock)) {
+		turns_give(&shared->lock);
+		turns_take(&shared->lock);
+	}
+	return false;
+}
+
+/* ---- the progress thread ---- */
+
+static void set_lull_fd(struct tern_shared *shared)
+{
+	const struct itimerspec end = {.it_value = time_of(shared->lull_end_ns)};
+
+	timerfd_settime(shared->lull_fd, TFD_TIMER_ABSTIME, &end, NULL);
+	shared->lull_fd_is_set = true;
+}
+
+static void lull_fd_has_expired(struct tern_shared *shared)
+{
+	shared->lull_fd_is_set = false;
+	if (shared->driver != DRIVEN_BY_NOBODY)
+		return;
+	if (tern_clock_ns() >= shared->lull_end_ns)
+		shared->driver = DRIVEN_BY_THREAD;
+	else
+		set_lull_fd(shared);
+}
+
+/* Sleeps until the progress thread has something to do. As the driver it also waits for
+ * the context; it may not be the driver any more when it wakes up. */
+static void sleep_on_thread(struct tern_shared *shared)
+{
+	bool drives = shared->driver == DRIVEN_BY_THREAD;
+	struct pollfd pfds[] = {{.fd = shared->kick_fd, .events = POLLIN},
+		{.fd = shared->lull_fd, .events = POLLIN},
+		{.fd = tern_context_fd(shared->ctx), .events = POLLIN}};
+	uint64_t count;
+
+	if (drives)
+		shared->asleep = true;
+	poll_until(shared, pfds, drives ? 3 : 2, TERN_NEVER);
+	if (shared->driver == DRIVEN_BY_THREAD)
+		shared->asleep = false;
+	if (pfds[0].revents)
+		(void)!read(shared->kick_fd, &count, sizeof(count));
+	/* Nothing can be read if the timer was set again meanwhile. */
+	if (pfds[1].revents && read(shared->lull_fd, &count, sizeof(count)) > 0)
+		lull_fd_has_expired(shared);
+}
+
+static void *run(void *arg)
+{
+	struct tern_shared *shared = arg;
+
+	turns_take(&shared->lock);
+	while (!shared->closing && !shared->status)
+		if (shared->driver != DRIVEN_BY_THREAD || drive(shared))
+			sleep_on_thread(shared);
+	turns_give(&shared->lock);
+	return NULL;
+}
+
+/* ---- waiting ---- */
+
+static void begin_driving(struct tern_shared *shared, struct shared_waiter *w)
+{
+	shared->driver = DRIVEN_BY_WAITER;
+	shared->driving = w;
+	/* If the progress thread sleeps as the driver, the next event wakes it once more. */
+	shared->asleep = false;
+}
+
+static void sleep_on_waiter(struct tern_shared *shared, uint64_t deadline_ns)
+{
+	struct pollfd pfd = {.fd = tern_context_fd(shared->ctx), .events = POLLIN};
+
+	shared->asleep = true;
+	poll_until(shared, &pfd, 1, deadline_ns);
+	shared->asleep = false;
+}
+
+/* Another waiter drives from now on. If there is none, nobody does for a moment. */
+static void end_driving(struct tern_shared *shared)
+{
+	struct shared_waiter *w;
+
+	if (!tern_list_empty(&shared->waiters)) {
+		w = tern_list_first(&shared->waiters, struct shared_waiter, node);
+		begin_driving(shared, w);
+		tell_waiter(shared, w, &w->drives);
+		return;
+	}
+	shared->driver = DRIVEN_BY_NOBODY;
+	shared->driving = NULL;
+	shared->lull_end_ns = tern_clock_ns() + LULL_NS;
+	if (!shared->lull_fd_is_set)
+		set_lull_fd(shared);
+}
+
+/* Gives the lock, sleeps until the waiter is awake, is to drive, or the time has come, and
+ * takes the lock again. */
 static void sleep_until(
 	struct tern_shared *shared, struct shared_waiter *w, uint64_t deadline_ns)
 {
@@ -219,13 +333,18 @@ static void sleep_until(
 	int r = 0;
 
 	turns_give_into_mutex(&shared->lock);
-	while (!w->awake && r != ETIMEDOUT)
+	while (!w->awake && !w->drives && r != ETIMEDOUT)
 		r = deadline_ns == TERN_NEVER
 			    ? pthread_cond_wait(&w->cond, &shared->lock.mutex)
 			    : pthread_cond_clockwait(&w->cond, &shared->lock.mutex,
 				      CLOCK_MONOTONIC, &until);
 	pthread_mutex_unlock(&shared->lock.mutex);
 	turns_take(&shared->lock);
+}
+
+static bool is_too_late(uint64_t deadline_ns)
+{
+	return deadline_ns != TERN_NEVER && tern_clock_ns() >= deadline_ns;
 }
 
 int shared_wait_for(
@@ -237,17 +356,25 @@ int shared_wait_for(
 		return 0;
 	if (timeout_ns == 0)
 		return shared_complain(-ETIMEDOUT, "there is no answer yet");
-	w->awake = false;
+	w->awake = w->drives = false;
 	pthread_cond_init(&w->cond, NULL);
 	tern_list_push(&shared->waiters, &w->node);
-	if (shared->asleep)
-		settle(shared);
-	sleep_until(shared, w, deadline_ns);
-	pthread_cond_destroy(&w->cond);
-	if (!w->awake) {
-		tern_list_remove(&w->node);
-		return shared_complain(-ETIMEDOUT, "timed out");
+	if (shared->driving) {
+		settle_for_driver(shared);
+		sleep_until(shared, w, deadline_ns);
+	} else {
+		begin_driving(shared, w);
 	}
+	while (shared->driving == w && !w->awake && !is_too_late(deadline_ns))
+		if (drive(shared) && !w->awake)
+			sleep_on_waiter(shared, deadline_ns);
+	pthread_cond_destroy(&w->cond);
+	if (!w->awake)
+		tern_list_remove(&w->node);
+	if (shared->driving == w)
+		end_driving(shared);
+	if (!w->awake)
+		return shared_complain(-ETIMEDOUT, "timed out");
 	return shared->status
 		       ? shared_complain(shared->status, "the context is broken: %s",
 				 tern_status_text(shared->status))
@@ -336,8 +463,10 @@ int tern_shared_new_sized(
 	tern_list_init(&shared->tenants);
 	shared->fork_count = fork_count;
 	shared->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	r = shared->kick_fd < 0 ? -errno
-				: tern_read_sized(&o, sizeof(o), opts, opts_bytes);
+	shared->lull_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	r = shared->kick_fd < 0 || shared->lull_fd < 0
+		    ? -errno
+		    : tern_read_sized(&o, sizeof(o), opts, opts_bytes);
 	if (r == 0)
 		r = tern_domain_new(o.domain, &shared->domain);
 	if (r == -E2BIG && !shared->domain && !o.domain)
@@ -377,6 +506,7 @@ void tern_shared_free(struct tern_shared *shared)
 	}
 	tern_domain_free(shared->domain);
 	tern_cleanup_close(&shared->kick_fd);
+	tern_cleanup_close(&shared->lull_fd);
 	turns_fini(&shared->lock);
 	free(shared);
 }

@@ -10,6 +10,14 @@
 #include "base/list.h"
 #include "host/turns.h"
 
+/* Who drives the context: calls tern_progress() again and again, and sleeps until its next
+ * event. */
+enum shared_driver {
+	DRIVEN_BY_THREAD, /* the progress thread */
+	DRIVEN_BY_WAITER, /* a thread that waits */
+	DRIVEN_BY_NOBODY, /* until lull_end_ns: the progress thread then takes over */
+};
+
 struct tern_shared {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -19,9 +27,15 @@ struct tern_shared {
 	/* Protects the context, the sessions and the fields below. */
 	struct turns lock;
 	bool closing;
-	bool asleep; /* the progress thread waits for events of the context, or for kick_fd */
-	int kick_fd; /* an eventfd that wakes it */
-	int status;  /* not 0: the context is broken, and the thread has ended */
+	enum shared_driver driver;
+	struct shared_waiter *driving; /* the waiter that drives the context, or NULL */
+	bool asleep; /* the driver sleeps until the context has an event */
+	/* The progress thread waits for both while it does not drive: an eventfd, and a
+	 * timer that may expire before the end of the lull, but not after it. */
+	int kick_fd, lull_fd;
+	bool lull_fd_is_set;
+	uint64_t lull_end_ns;
+	int status; /* not 0: the context is broken, and nobody drives it any more */
 	struct tern_list waiters;
 	struct tern_list tenants;
 };
@@ -40,7 +54,9 @@ struct shared_waiter {
 	/* Private to shared.c. */
 	struct tern_list node;
 	pthread_cond_t cond;
-	bool awake; /* protected by the mutex of the lock */
+	/* It has its answer, or the context is broken; it has become the driver. Both are
+	 * protected by the mutex of the lock. */
+	bool awake, drives;
 };
 
 /* Waits for `w`, with the lock held; other threads get the lock meanwhile. Returns 0,

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #include <tern/shared.h>
 
 #include "base/clock.h"
+#include "base/util.h"
+#include "host/shared.h"
 
 #define THREADS 4u
 #define EACH    200u
@@ -197,6 +200,159 @@ static void test_many_threads_share_a_context_over_shm(void **state)
 	all_threads_move_tensors(address);
 }
 
+/* ---- who drives the context ---- */
+
+/* Some receives of ends[1], and sends of ends[0] that meet them. */
+#define PAIRS 2u
+
+struct pair {
+	pthread_t thread;
+	struct tern_req send, receive;
+	atomic_bool received;
+	float sent, value;
+	int waited; /* what tern_shared_wait() returned */
+};
+
+static struct pair pairs[PAIRS];
+static struct tern_mem *pair_memory[2]; /* of the ends */
+
+static void has_received(struct tern_req *req)
+{
+	struct pair *pair = req->arg;
+
+	atomic_store(&pair->received, true);
+}
+
+static struct tern_buf buffer_in(struct tern_mem *mem, const float *value)
+{
+	return (struct tern_buf){.mem = mem,
+		.offset = (uint64_t)((const char *)value - (const char *)pairs),
+		.bytes = sizeof(*value)};
+}
+
+static void open_pairs(void)
+{
+	memset(pairs, 0, sizeof(pairs));
+	open_ends("tcp://127.0.0.1:0");
+	for (unsigned i = 0; i < 2; i++)
+		tern_mem_wrap(tern_context_domain(tern_shared_context(ends[i].shared)),
+			pairs, sizeof(pairs), &pair_memory[i]);
+	tern_shared_lock(ends[1].shared);
+	for (unsigned i = 0; i < PAIRS; i++) {
+		struct tern_buf buf = buffer_in(pair_memory[1], &pairs[i].value);
+
+		pairs[i].receive.done = has_received;
+		pairs[i].receive.arg = &pairs[i];
+		tern_recv(ends[1].channel, &pairs[i].receive, i, 0, &buf, NULL, 0);
+	}
+	tern_shared_unlock(ends[1].shared);
+}
+
+static void send_pair(unsigned i)
+{
+	struct tern_tensor tensor = {.buf = buffer_in(pair_memory[0], &pairs[i].sent),
+		.shape = tern_shape_1d(TERN_F32, 1)};
+
+	pairs[i].sent = (float)i + 0.5f;
+	tern_shared_lock(ends[0].shared);
+	tern_send(ends[0].channel, &pairs[i].send, i, 0, &tensor, NULL, 0);
+	tern_shared_unlock(ends[0].shared);
+}
+
+static void close_pairs(void)
+{
+	for (unsigned i = 0; i < 2; i++)
+		tern_mem_put(pair_memory[i]);
+	close_ends();
+}
+
+/* Looks for the tensor without the lock, since a caller with the lock makes progress. */
+static void await_pair(unsigned i)
+{
+	uint64_t limit = tern_clock_ns() + LIMIT;
+
+	while (!atomic_load(&pairs[i].received) && tern_clock_ns() < limit)
+		usleep(100);
+	assert_true(atomic_load(&pairs[i].received));
+	assert_true(pairs[i].value == (float)i + 0.5f);
+}
+
+static void test_tensors_come_while_nobody_waits(void **state)
+{
+	(void)state;
+	open_pairs();
+	/* This thread drives the context for a moment. */
+	assert_int_equal(
+		tern_shared_wait(ends[1].shared, &pairs[1].receive, 1), -ETIMEDOUT);
+	send_pair(0);
+	await_pair(0);
+	send_pair(1); /* the progress thread drives already */
+	await_pair(1);
+	close_pairs();
+}
+
+static void *wait_for_pair(void *arg)
+{
+	struct pair *pair = arg;
+
+	pair->waited = tern_shared_wait(ends[1].shared, &pair->receive, LIMIT);
+	return NULL;
+}
+
+static void test_a_waiter_drives_when_another_one_has_its_answer(void **state)
+{
+	(void)state;
+	open_pairs();
+	for (unsigned i = 0; i < PAIRS; i++) {
+		pthread_create(&pairs[i].thread, NULL, wait_for_pair, &pairs[i]);
+		usleep(5000);
+	}
+	for (unsigned i = 0; i < PAIRS; i++) {
+		send_pair(i);
+		pthread_join(pairs[i].thread, NULL);
+		assert_int_equal(pairs[i].waited, 0);
+	}
+	close_pairs();
+}
+
+struct flag {
+	struct shared_waiter waiter;
+	struct tern_shared *shared;
+	bool set;
+};
+
+static bool is_set(struct shared_waiter *waiter)
+{
+	return tern_container_of(waiter, struct flag, waiter)->set;
+}
+
+static void *wait_for_flag(void *arg)
+{
+	struct flag *flag = arg;
+
+	assert_int_equal(shared_enter(flag->shared), 0);
+	assert_int_equal(shared_wait_for(flag->shared, &flag->waiter, TERN_NEVER), 0);
+	shared_leave(flag->shared);
+	return NULL;
+}
+
+/* This context has no peer, and so no event, not even a timer, that wakes the driver. */
+static void test_a_driver_is_woken_by_a_call_of_another_thread(void **state)
+{
+	struct flag flag = {.waiter.is_answered = is_set};
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &flag.shared), 0);
+	pthread_create(&thread, NULL, wait_for_flag, &flag);
+	usleep(5000);
+	assert_int_equal(shared_enter(flag.shared), 0);
+	flag.set = true;
+	shared_leave(flag.shared);
+	pthread_join(thread, NULL);
+	tern_shared_free(flag.shared);
+}
+
 /* ---- timeouts ---- */
 
 static void test_a_wait_ends_after_its_time(void **state)
@@ -371,6 +527,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_many_threads_share_a_context_over_tcp),
 		cmocka_unit_test(test_many_threads_share_a_context_over_shm),
+		cmocka_unit_test(test_tensors_come_while_nobody_waits),
+		cmocka_unit_test(test_a_waiter_drives_when_another_one_has_its_answer),
+		cmocka_unit_test(test_a_driver_is_woken_by_a_call_of_another_thread),
 		cmocka_unit_test(test_a_wait_ends_after_its_time),
 		cmocka_unit_test(test_a_forked_child_cannot_use_the_context),
 		cmocka_unit_test(test_a_child_does_not_keep_its_parents_peers_over_tcp),
