@@ -452,10 +452,18 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	struct tern_ps_job *job = &s->job;
 	int r;
 
-	if (o->mode != TERN_TRAIN_SYNC && o->mode != TERN_TRAIN_ASYNC)
-		return complain(s, -EINVAL, "mode %u: expected sync (0) or async (1)",
+	if (o->mode > TERN_TRAIN_SSP)
+		return complain(s, -EINVAL,
+			"mode %u: expected sync (0), async (1) or ssp (2)",
 			(unsigned)o->mode);
-	job->mode = o->mode == TERN_TRAIN_ASYNC ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	if (o->staleness > TERN_SSP_MAX || (o->staleness && o->mode != TERN_TRAIN_SSP))
+		return complain(s, -EINVAL,
+			"staleness %llu: expected a number up to 2^40 in mode ssp, and 0 "
+			"in "
+			"other modes",
+			(unsigned long long)o->staleness);
+	job->mode = o->mode == TERN_TRAIN_SYNC ? TERN_MODE_SYNC : TERN_MODE_ASYNC;
+	job->ssp = o->mode == TERN_TRAIN_SSP ? o->staleness + 1 : 0;
 	job->steps = o->steps;
 	job->seed = o->seed;
 	job->workers = o->workers;

@@ -16,9 +16,31 @@
 #define SHOWN_MAX   120u
 #define SHOWN(name) tern_escape((char[SHOWN_MAX]){0}, SHOWN_MAX, (name), strlen(name))
 
-const char *tern_mode_name(enum tern_mode mode)
+struct tern_mode_text tern_mode_text(enum tern_mode mode, uint64_t ssp)
 {
-	return mode == TERN_MODE_ASYNC ? "async" : "sync";
+	struct tern_mode_text out = {"sync"};
+
+	if (mode == TERN_MODE_ASYNC && ssp)
+		snprintf(out.text, sizeof(out.text), "ssp:%llu",
+			(unsigned long long)ssp - 1);
+	else if (mode == TERN_MODE_ASYNC)
+		strcpy(out.text, "async");
+	return out;
+}
+
+bool tern_mode_parse(const char *text, enum tern_mode *mode, uint64_t *ssp)
+{
+	char *end;
+
+	*ssp = 0;
+	*mode = strcmp(text, "sync") == 0 ? TERN_MODE_SYNC : TERN_MODE_ASYNC;
+	if (*mode == TERN_MODE_SYNC || strcmp(text, "async") == 0)
+		return true;
+	if (strncmp(text, "ssp:", 4) != 0 || text[4] < '0' || text[4] > '9')
+		return false;
+	errno = 0;
+	*ssp = strtoull(text + 4, &end, 10) + 1;
+	return !errno && !*end && *ssp <= TERN_SSP_MAX + 1;
 }
 
 uint64_t tern_ps_job_steps_of(const struct tern_ps_job *job, uint32_t index)
@@ -130,12 +152,12 @@ json_t *tern_ps_job_json(const struct tern_ps_job *job)
 		json_array_append_new(servers, or_null(json_string(job->servers[i])));
 	return json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
-		"mode", tern_mode_name(job->mode), "steps", (json_int_t)job->steps,
-		"seed", (json_int_t)job->seed, "slots", (json_int_t)job->slots, "workers",
-		(json_int_t)job->workers, "batch", (json_int_t)job->batch, "records",
-		(json_int_t)job->records, "data", (json_int_t)job->data, "clip_norm",
-		or_null(json_real(job->clip_norm)), "arithmetic",
-		or_null(json_string(job->arithmetic)), "optimizer",
+		"mode", tern_mode_text(job->mode, job->ssp).text, "steps",
+		(json_int_t)job->steps, "seed", (json_int_t)job->seed, "slots",
+		(json_int_t)job->slots, "workers", (json_int_t)job->workers, "batch",
+		(json_int_t)job->batch, "records", (json_int_t)job->records, "data",
+		(json_int_t)job->data, "clip_norm", or_null(json_real(job->clip_norm)),
+		"arithmetic", or_null(json_string(job->arithmetic)), "optimizer",
 		encode_optimizer(&job->optimizer), "rules", rules, "params", params,
 		"servers", servers);
 }
@@ -473,9 +495,8 @@ static int decode_numbers(
 	const json_t *clip = json_object_get(root, "clip_norm");
 	uint64_t slots, workers, batch;
 
-	if (!mode || (strcmp(mode, "sync") != 0 && strcmp(mode, "async") != 0))
-		return bad_value(why, root, "mode", "sync or async");
-	job->mode = strcmp(mode, "async") == 0 ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	if (!mode || !tern_mode_parse(mode, &job->mode, &job->ssp))
+		return bad_value(why, root, "mode", TERN_MODES);
 	if (get_int(root, "steps", 0, 1ull << 40, &job->steps, why) < 0 ||
 		get_int(root, "seed", 0, UINT64_MAX, &job->seed, why) < 0 ||
 		get_int(root, "slots", 1, TERN_SLOTS_MAX, &slots, why) < 0 ||
@@ -798,9 +819,10 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 {
 	const struct tern_optimizer *p = &a->optimizer, *q = &b->optimizer;
 
-	if (a->mode != b->mode) {
+	if (a->mode != b->mode || a->ssp != b->ssp) {
 		snprintf(why->text, sizeof(why->text), "mode: %s has %s, the job %s", who,
-			tern_mode_name(b->mode), tern_mode_name(a->mode));
+			tern_mode_text(b->mode, b->ssp).text,
+			tern_mode_text(a->mode, a->ssp).text);
 		return true;
 	}
 	if (p->kind != q->kind) {

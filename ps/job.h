@@ -31,6 +31,10 @@ enum tern_mode {
 
 struct tern_ps_job {
 	enum tern_mode mode;
+	/* async: K + 1 of the mode ssp:K (stale synchronous parallel): a worker that has
+	 * taken c steps gets parameters with at least the first c - K steps of every live
+	 * worker. 0: no limit. */
+	uint64_t ssp;
 	uint64_t steps, seed;
 	uint32_t slots;   /* sync: R, number of gradients (slots) of each step */
 	uint32_t workers; /* N: number of workers */
@@ -89,7 +93,18 @@ static inline const struct tern_optimizer *tern_ps_job_rule(
 	return param->rule ? &job->rules[param->rule - 1] : &job->optimizer;
 }
 
-const char *tern_mode_name(enum tern_mode mode);
+/* Largest K of the mode ssp:K. */
+#define TERN_SSP_MAX (1ull << 40)
+#define TERN_MODES   "sync, async, or ssp:K with K from 0 to 2^40"
+
+struct tern_mode_text {
+	char text[32];
+};
+
+/* "sync", "async" or "ssp:K". */
+struct tern_mode_text tern_mode_text(enum tern_mode mode, uint64_t ssp);
+/* Reads such a text. False: it is none. */
+bool tern_mode_parse(const char *text, enum tern_mode *mode, uint64_t *ssp);
 
 /* Sync mode: number of the worker that computes `slot` (one of the R gradients of every
  * step), as long as that worker is not lost. The slots of a lost worker go to others

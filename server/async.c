@@ -13,6 +13,10 @@
  * When a worker is lost, its streams end where they are: the others continue with their
  * own steps, and no worker makes up for the lost steps.
  *
+ * In mode ssp:K the copy for a worker that has taken c steps is held until the chunk has
+ * the first c - K steps of every live worker. Its gradient is applied at once. The worker
+ * that is furthest behind is never held, so the others always go on.
+ *
  * When all remaining workers have taken their last steps (lease.c), the finisher (the
  * worker that evaluates and saves) sends "pull": each of its streams waits for its turn
  * at the chunk once more, without a gradient, and gets a last copy. The server also tells
@@ -32,6 +36,7 @@ int async_init(struct chunk *c)
 	struct tern_server *s = c->server;
 	uint64_t bytes = c->plan->count * sizeof(float);
 
+	tern_list_init(&c->held);
 	c->streams = calloc(s->job.workers, sizeof(*c->streams));
 	if (!c->streams)
 		return -ENOMEM;
@@ -63,6 +68,7 @@ void async_fini(struct chunk *c)
 
 static void receive(struct stream *t);
 static void run_next(struct chunk *c);
+static uint64_t steps_applied(const struct stream *t);
 
 static void failed(struct stream *t, int status)
 {
@@ -76,6 +82,66 @@ static void queue(struct stream *t)
 	tern_list_push(&t->chunk->ready, &t->node);
 	run_next(t->chunk);
 }
+
+/* ---- ssp: workers that are ahead ---- */
+
+/* True if the worker must not get a copy of the chunk yet when it has taken `taken`
+ * steps. */
+static bool is_ahead(const struct stream *t, uint64_t taken)
+{
+	const struct tern_server *s = t->chunk->server;
+
+	if (!s->job.ssp || taken < s->job.ssp)
+		return false;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		uint64_t due = TERN_MIN(
+			taken - s->job.ssp + 1, tern_ps_job_steps_of(&s->job, i));
+
+		if (i != t->worker && lease_is_live(s->workers[i]) &&
+			steps_applied(&t->chunk->streams[i]) < due)
+			return true;
+	}
+	return false;
+}
+
+static void hold(struct stream *t)
+{
+	t->held = true;
+	tern_list_push(&t->chunk->held, &t->node);
+}
+
+/* Lets streams that are no longer ahead have their copies. */
+static void release(struct chunk *c)
+{
+	struct tern_list *node = c->held.next, *next;
+
+	for (; node != &c->held; node = next) {
+		struct stream *t = tern_list_entry(node, struct stream, node);
+
+		next = node->next;
+		if (is_ahead(t, t->step))
+			continue;
+		tern_list_remove(node);
+		t->pulled = true;
+		queue(t);
+	}
+}
+
+void async_worker_lost(struct tern_server *s)
+{
+	for (uint32_t i = 0; s->job.ssp && i < s->chunk_count; i++)
+		release(&s->chunks[i]);
+}
+
+bool async_is_held(const struct tern_server *s, uint32_t worker)
+{
+	for (uint32_t i = 0; s->job.ssp && i < s->chunk_count; i++)
+		if (s->chunks[i].streams[worker].held)
+			return true;
+	return false;
+}
+
+/* ---- copies ---- */
 
 static void copy_sent(struct tern_req *req)
 {
@@ -112,7 +178,8 @@ static void send_copy(struct stream *t)
 }
 
 /* Takes the first ready stream: applies its gradient to the chunk in place, unless this
- * turn applies none (`pulled`), and copies the result for its worker. */
+ * turn applies none (`pulled`), and copies the result for its worker, unless that is held
+ * (`copies`). */
 static void apply_one(struct tern_task *task)
 {
 	struct chunk *c = tern_container_of(task, struct chunk, task);
@@ -121,7 +188,7 @@ static void apply_one(struct tern_task *task)
 
 	if (!t->pulled)
 		chunk_apply(c, 0, 0, &gradient, 1, 1.0f, 1.0f);
-	if (c->status == 0)
+	if (c->status == 0 && c->copies)
 		c->status = tern_updater_copy(c->server->opts.updater, c->kept,
 			tern_vector(&t->copy), chunk_w(c, 0));
 }
@@ -203,21 +270,30 @@ static void one_applied(struct tern_task *task)
 		s->stats.staleness[TERN_MIN(
 			staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
 	}
-	if (t->pulled && t->step != BEFORE_FIRST)
+	if (t->pulled && !t->held && t->step != BEFORE_FIRST)
 		count_applied(c, s->workers[t->worker]);
-	t->pulled = false;
 	if (s->over)
 		return;
-	t->step = t->step == BEFORE_FIRST ? 0 : t->step + 1;
-	send_copy(t);
+	if (!t->held)
+		t->step = t->step == BEFORE_FIRST ? 0 : t->step + 1;
+	t->pulled = t->held = false;
+	if (c->copies)
+		send_copy(t);
+	else
+		hold(t);
+	release(c);
 	run_next(c);
 }
 
 static void run_next(struct chunk *c)
 {
+	const struct stream *t;
+
 	if (c->computing || tern_list_empty(&c->ready))
 		return;
+	t = tern_list_first(&c->ready, struct stream, node);
 	c->computing = true;
+	c->copies = t->pulled || !is_ahead(t, t->step + 1);
 	chunk_submit(c, apply_one, one_applied);
 }
 
@@ -288,7 +364,8 @@ static bool may_pull(const struct server_peer *p)
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct stream *t = &s->chunks[i].streams[p->index];
 
-		if (t->pulled || t->step != tern_ps_job_steps_of(&s->job, p->index))
+		if (t->pulled || t->held ||
+			t->step != tern_ps_job_steps_of(&s->job, p->index))
 			return false;
 	}
 	return true;

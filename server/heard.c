@@ -191,7 +191,7 @@ static void explain(const struct server_peer *p, const json_t *message,
 			type);
 	else if ((word->when == ASYNC_STEPS) != (s->job.mode == TERN_MODE_ASYNC))
 		snprintf(text, bytes, "its message \"%s\" is not sent in %s mode", type,
-			tern_mode_name(s->job.mode));
+			tern_mode_text(s->job.mode, s->job.ssp).text);
 	else
 		snprintf(text, bytes, "its message \"%s\" came before the steps began",
 			type);

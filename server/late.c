@@ -23,8 +23,9 @@
  * Time is counted in ticks, and a late tick counts as one: a server that was stopped, or
  * had no processor, does not count that time.
  *
- * In async mode no worker waits for another before the end: there a worker owes as long
- * as it has steps left, and workers that have none wait for it. In both modes, when all
+ * In async mode no worker waits for another before the end, but with ssp: there a worker
+ * owes as long as it has steps left and its copies are not held (async.c), and workers
+ * that owe nothing wait for it. In both modes, when all
  * slots are done, every process waits for the worker that finishes the job, and then the
  * servers wait for the goodbye of each worker.
  */
@@ -150,16 +151,17 @@ static void find_owing_sync(struct tern_server *s)
 
 static void find_owing_async(struct tern_server *s)
 {
-	for (uint32_t i = 0; i < s->chunk_count; i++)
-		for (uint32_t k = 0; k < s->job.workers; k++) {
-			uint64_t step = s->chunks[i].streams[k].step;
+	for (uint32_t k = 0; k < s->job.workers; k++) {
+		uint64_t last = tern_ps_job_steps_of(&s->job, k);
 
-			if (step < tern_ps_job_steps_of(&s->job, k))
-				owe(s->workers[k], step, k);
-		}
-	for (uint32_t k = 0; s->index == 0 && k < s->job.workers; k++)
-		if (!s->workers[k]->done)
-			owe(s->workers[k], tern_ps_job_steps_of(&s->job, k), k);
+		if (async_is_held(s, k))
+			continue;
+		for (uint32_t i = 0; i < s->chunk_count; i++)
+			if (s->chunks[i].streams[k].step < last)
+				owe(s->workers[k], s->chunks[i].streams[k].step, k);
+		if (s->index == 0 && !s->workers[k]->done)
+			owe(s->workers[k], last, k);
+	}
 }
 
 /* Marks the workers that owe something (`owes`). True if a worker, or in the end this

@@ -270,6 +270,7 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	for (uint32_t i = 0; s->leases && i < s->job.slots; i++)
 		if (s->leases[i].holder == p)
 			s->leases[i].holder = NULL;
+	async_worker_lost(s);
 	if (s->index == 0) {
 		decide(s, p->index, text);
 		lease_maybe_done(s); /* the others may have waited only for this worker */

@@ -186,7 +186,9 @@ struct chunk {
 	struct tern_task task;
 	struct stream *streams; /* async: by worker */
 	struct tern_list ready; /* async: streams that wait for their turn, see async.c */
+	struct tern_list held;  /* async: streams that wait for others, see async.c */
 	bool computing;         /* async: `task` is running */
+	bool copies;            /* async: `task` makes a copy for the worker */
 	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
 };
 
@@ -211,9 +213,10 @@ struct stream {                /* async: the exchange of one chunk with one work
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
 	bool sending; /* a copy is being sent */
-	/* The stream's present turn applies no gradient: it only makes the first copy, or
-	 * the last one. */
+	/* The stream's present turn applies no gradient: it only makes the first copy, the
+	 * last one, or one that was held. */
 	bool pulled;
+	bool held; /* the worker is ahead, and its copy is still to be made */
 };
 
 struct norm_share { /* server 0: partial sums of one server */
@@ -500,5 +503,8 @@ void async_fini(struct chunk *c);
 void async_start(struct tern_server *s);
 bool async_is_done(const struct server_peer *p); /* the worker has taken all its steps */
 void async_on_pull(struct server_peer *p);
+void async_worker_lost(struct tern_server *s);
+/* The worker waits for copies that are held until others have taken their steps. */
+bool async_is_held(const struct tern_server *s, uint32_t worker);
 
 #endif

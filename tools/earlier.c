@@ -47,21 +47,21 @@ void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
 {
 	/* In async mode the steps are divided among the workers, so the result depends on
 	 * the number of workers. */
-	uint64_t workers = job->mode == TERN_MODE_ASYNC ? job->workers : 0;
+	uint64_t workers = job->mode.kind == TERN_MODE_ASYNC ? job->workers : 0;
 	TERN_CLEANUP(tern_cleanup_free) char *text = NULL;
 	char optimizer[256];
 
 	*name = '\0';
 	print_optimizer(&job->optimizer.rule, optimizer, sizeof(optimizer));
 	if (asprintf(&text,
-		    "%d\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%s\n%.17g\n%llu\n"
+		    "%s\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%s\n%.17g\n%llu\n"
 		    "%llu\n%llu",
-		    job->mode, job->model, job->data, or_empty(job->labels),
-		    or_empty(job->test), (unsigned long long)job->split.a,
-		    (unsigned long long)job->split.b, (unsigned long long)job->slots,
-		    (unsigned long long)workers, optimizer, job->clip_norm,
-		    (unsigned long long)job->batch, (unsigned long long)job->steps,
-		    (unsigned long long)job->seed) < 0) {
+		    tern_mode_text(job->mode.kind, job->mode.ssp).text, job->model,
+		    job->data, or_empty(job->labels), or_empty(job->test),
+		    (unsigned long long)job->split.a, (unsigned long long)job->split.b,
+		    (unsigned long long)job->slots, (unsigned long long)workers,
+		    optimizer, job->clip_norm, (unsigned long long)job->batch,
+		    (unsigned long long)job->steps, (unsigned long long)job->seed) < 0) {
 		text = NULL;
 		return;
 	}

@@ -14,24 +14,11 @@
 
 int job_parse_mode(const char *text, void *at, struct message *why)
 {
-	static const char *const modes[] = {"sync", "async"};
-	static const char *const later[] = {"ssp", "ssp:", "tf", "allreduce"};
+	struct job_mode *mode = at;
 
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(modes); i++) {
-		if (strcmp(text, modes[i]) == 0) {
-			*(enum tern_mode *)at = (enum tern_mode)i;
-			return 0;
-		}
-	}
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(later); i++) {
-		size_t n = strlen(later[i]);
-
-		if (strncmp(text, later[i], n) == 0 &&
-			(later[i][n - 1] == ':' || !text[n]))
-			return options_refuse(
-				why, "not there yet; there is sync and async");
-	}
-	return options_refuse(why, "must be sync or async");
+	return tern_mode_parse(text, &mode->kind, &mode->ssp)
+		       ? 0
+		       : options_refuse(why, "must be " TERN_MODES);
 }
 
 /* Checks that `path` is a readable file; if `directory` is set, a readable directory is
@@ -157,7 +144,7 @@ int job_check(struct job_settings *job, struct message *error)
 		return options_refuse(error,
 			"--generate %llu: only charlm writes text, the model is %.100s",
 			(unsigned long long)job->generate, job->model);
-	if (job->clip_norm > 0 && job->mode != TERN_MODE_SYNC)
+	if (job->clip_norm > 0 && job->mode.kind != TERN_MODE_SYNC)
 		return options_refuse(error, "--clip-norm needs --mode sync");
 	if (!job->slots)
 		job->slots = job->workers;

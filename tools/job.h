@@ -27,7 +27,10 @@ struct job_settings {
 	/* A slot is one of the gradients that are added up in a step. 0 slots: as many as
 	 * workers, see job_check(). */
 	uint64_t servers, workers, slots;
-	enum tern_mode mode;
+	struct job_mode {
+		enum tern_mode kind;
+		uint64_t ssp; /* as in struct tern_ps_job */
+	} mode;
 	struct optimizer_settings optimizer;
 	double clip_norm; /* --clip-norm; 0: no clipping */
 	uint64_t batch, steps, seed;
@@ -67,9 +70,10 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 			"slots: gradients that are added up in each step; default: one " \
 			"per worker",                                                    \
 			.min = 1, .max = TERN_SLOTS_MAX),                                \
-		JOB_OPTION(CUSTOM, "mode", "sync|async", mode,                           \
+		JOB_OPTION(CUSTOM, "mode", "sync|async|ssp:K", mode,                     \
 			"sync: each step adds up R gradients (--slots); async: each "    \
-			"gradient is applied when it arrives",                           \
+			"gradient is applied when it arrives; ssp:K: so, too, but no "   \
+			"worker gets more than K steps ahead of another",                \
 			.initial = "sync", .parse = job_parse_mode),                     \
 		OPTIMIZER_OPTIONS(struct job_settings, optimizer),                       \
 		JOB_OPTION(REAL, "clip-norm", "X", clip_norm,                            \

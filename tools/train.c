@@ -186,7 +186,7 @@ static void set_applied(struct train *t)
 {
 	json_object_set_new(
 		t->done, "gradients_refused", json_integer((json_int_t)t->refused));
-	if (t->job->mode != TERN_MODE_ASYNC || t->applied == 0)
+	if (t->job->mode.kind != TERN_MODE_ASYNC || t->applied == 0)
 		return;
 	json_object_set_new(
 		t->done, "staleness_mean", json_real(t->staleness_sum / t->applied));
@@ -241,7 +241,7 @@ static void describe_step(const struct train *t, char *text, size_t bytes)
 		(unsigned long long)t->step,
 		(unsigned long long)(t->steps ? t->steps : t->job->steps));
 
-	if (t->job->mode == TERN_MODE_ASYNC && t->steps)
+	if (t->job->mode.kind == TERN_MODE_ASYNC && t->steps)
 		snprintf(text + n, bytes - n, " of worker %u", t->speaker);
 }
 
@@ -387,7 +387,7 @@ static void on_exit_of(void *arg, struct child *c)
 static void tell_loss(struct train *t, unsigned i)
 {
 	const struct child *c = &t->l.sup.children[i];
-	bool alone = t->job->mode == TERN_MODE_ASYNC;
+	bool alone = t->job->mode.kind == TERN_MODE_ASYNC;
 	const char *complaint = WIFSIGNALED(c->status) ? NULL : t->complaints[i];
 	char text[900], how[160];
 

@@ -97,7 +97,7 @@ static void set_rates(
 	const struct worker_role *w, const struct mark *since, json_t *event)
 {
 	const struct job_settings *job = &w->settings->job;
-	bool sync = job->mode == TERN_MODE_SYNC;
+	bool sync = job->mode.kind == TERN_MODE_SYNC;
 	double own = own_steps_per_s(w, since),
 	       seconds = (double)(w->last.ns - since->ns) / 1e9;
 
@@ -595,7 +595,8 @@ static int start(struct worker_role *w)
 	const struct job_settings *j = &w->settings->job;
 	char servers[TERN_SERVERS_MAX][128];
 	struct tern_ps_job job = {
-		.mode = j->mode,
+		.mode = j->mode.kind,
+		.ssp = j->mode.ssp,
 		.steps = j->steps,
 		.seed = j->seed,
 		.slots = (uint32_t)j->slots,

@@ -41,6 +41,10 @@ enum tern_train_mode {
 	TERN_TRAIN_SYNC = 0,
 	/* Each gradient is applied when it arrives. */
 	TERN_TRAIN_ASYNC = 1,
+	/* Stale synchronous parallel: as async, but a worker that has taken c steps gets
+	 * parameters with at least the first c - `staleness` steps of every live worker,
+	 * or of its last one, so it waits for those that are further behind. */
+	TERN_TRAIN_SSP = 2,
 };
 
 /* Initial values of a tensor. Value number i is a function of the job's seed, the
@@ -95,7 +99,7 @@ struct tern_job_opts {
 	uint32_t index;   /* which of them this one is, from 0; may differ */
 	enum tern_train_mode mode;
 	uint32_t slots; /* sync: gradients of each step; 0: one for each worker */
-	uint64_t steps; /* sync: of the job; async: of all workers together */
+	uint64_t steps; /* sync: of the job; async, ssp: of all workers together */
 	uint64_t seed;
 	struct tern_rule_opts rule;
 	double clip_norm; /* sync: limit of a gradient's global norm; 0: none */
@@ -112,6 +116,7 @@ struct tern_job_opts {
 	/* A digest of the data, so that workers with different data are refused; 0: the
 	 * data is not compared. */
 	uint64_t data;
+	uint64_t staleness; /* ssp: see above, at most 2^40; else 0 */
 };
 
 struct tern_session_opts {

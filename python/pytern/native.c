@@ -271,22 +271,23 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 	return PyLong_FromUnsignedLong(id);
 }
 
-/* start(workers, index, mode, slots, steps, seed, clip_norm, arithmetic, records, batch, data,
+/* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records, batch, data,
  *       rule, (schedule, warmup, steps, factor)) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
-	unsigned long long steps, seed, records, data, warmup, schedule_steps;
+	unsigned long long staleness, steps, seed, records, data, warmup, schedule_steps;
 	PyObject *rule;
 	int mode, r;
 
-	if (!PyArg_ParseTuple(args, "IIiIKKdsKIKO(sKKd)", &job.workers, &job.index, &mode,
-		    &job.slots, &steps, &seed, &job.clip_norm, &job.arithmetic, &records,
-		    &job.batch, &data, &rule, &job.schedule.name, &warmup,
-		    &schedule_steps, &job.schedule.factor) ||
+	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKO(sKKd)", &job.workers, &job.index,
+		    &mode, &staleness, &job.slots, &steps, &seed, &job.clip_norm,
+		    &job.arithmetic, &records, &job.batch, &data, &rule,
+		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
-	job.mode = mode ? TERN_TRAIN_ASYNC : TERN_TRAIN_SYNC;
+	job.mode = (enum tern_train_mode)mode;
+	job.staleness = staleness;
 	job.steps = steps;
 	job.seed = seed;
 	job.records = records;

@@ -10,13 +10,14 @@ import math
 import multiprocessing.process
 import operator
 import os
+import re
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -53,6 +54,16 @@ def _text(what: str, value: Any) -> str:
     if not isinstance(text, str) or "\0" in text:
         raise ValueError(f"{what}: expected a string without NUL characters, got {text!r}")
     return text
+
+
+def _mode(text: Any) -> tuple[int, int]:
+    """The number of a mode (enum tern_train_mode), and its staleness."""
+    kind, colon, staleness = str(text).partition(":")
+    if kind == "ssp" and re.fullmatch("[0-9]+", staleness, re.ASCII) and int(staleness) <= 1 << 40:
+        return 2, int(staleness)
+    if kind not in ("sync", "async") or colon:
+        raise ValueError(f"mode: expected 'sync', 'async', or 'ssp:K' with K from 0 to 2^40, got {text!r}")
+    return int(kind == "async"), 0
 
 
 def _print(text: str) -> None:
@@ -241,7 +252,7 @@ class Session:
     """
 
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
-                 schedule: Schedule | None = None, mode: Literal["sync", "async"] = "sync", slots: int = 0,
+                 schedule: Schedule | None = None, mode: str = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
@@ -250,8 +261,6 @@ class Session:
             raise RuntimeError(
                 "a process that multiprocessing has spawned imports the main script again, and the script opens a "
                 'session at its top level: put what opens the session under `if __name__ == "__main__":`')
-        if mode not in ("sync", "async"):
-            raise ValueError(f"mode: expected 'sync' or 'async', got {mode!r}")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer: expected one such as Adam(lr=1e-3), got {type(optimizer).__name__}")
         if isinstance(optimizer, Mean):
@@ -268,7 +277,7 @@ class Session:
             raise ValueError(f"timeout: expected a number of seconds, got {timeout}")
         self._job: tuple[Any, ...] = (
             0 if workers is None else _integer("workers", workers, 1, 32), _integer("index", index or 0, 0, 32),
-            int(mode == "async"), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
+            _mode(mode), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
             _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
             optimizer._for_c(), (schedule or Warmup(0))._for_c())

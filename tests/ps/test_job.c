@@ -158,6 +158,7 @@ static void test_a_job_comes_back_the_same(void **state)
 		job.optimizer.schedule = schedules[i % TERN_ARRAY_SIZE(schedules)];
 		if (i % 2) {
 			job.mode = TERN_MODE_ASYNC;
+			job.ssp = i % 4 == 1 ? 0 : i == 3 ? 1 : TERN_SSP_MAX + 1;
 			job.clip_norm = 0;
 			job.params[1].shape.rank = 0; /* the shape of a scalar */
 			job.params[1].shape.dims[0] = 0;
@@ -322,7 +323,8 @@ static const struct {
 	const char *field, *word;
 	const char *wrong[7];
 } fields[] = {
-	{ROOT, "mode", NULL, {"\"both\"", "\"\""}},
+	{ROOT, "mode", NULL,
+		{"\"both\"", "\"\"", "\"ssp\"", "\"ssp:-1\"", "\"ssp:1099511627777\""}},
 	{ROOT, "steps", NULL, {"-1", "1.0", "1099511627777"}},
 	{ROOT, "seed", NULL, {"1.5"}},
 	{ROOT, "slots", NULL, {"0", "-1", "4097", "1.0"}},
@@ -383,8 +385,8 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 {
 	(void)state;
 	refused(ROOT, "steps", "-1", "an integer from 0 to 1099511627776, got -1");
-	refused(ROOT, "mode", NULL, "sync or async, got nothing");
-	refused(ROOT, "mode", "\"both\"", "sync or async, got \"both\"");
+	refused(ROOT, "mode", NULL, "from 0 to 2^40, got nothing");
+	refused(ROOT, "mode", "\"both\"", "from 0 to 2^40, got \"both\"");
 	refused(OPTIMIZER, "lr", "[1,2]", "a finite number, got [1,2]");
 	refused(PARAM, "a", "[1,2]",
 		"tensor fc1.bias: a: expected a finite number, got [1,2]");
@@ -631,7 +633,9 @@ static void test_changed_bytes_are_refused_or_a_sane_job(void **state)
 static void test_a_difference_is_said_with_both_values(void **state)
 {
 	(void)state;
-	DIFFERS(theirs.mode = TERN_MODE_ASYNC, "mode");
+	DIFFERS(theirs.mode = TERN_MODE_ASYNC, "has async, the job sync");
+	DIFFERS((theirs.mode = TERN_MODE_ASYNC, theirs.ssp = 4),
+		"has ssp:3, the job sync");
 	DIFFERS(theirs.steps = 999, "999, the job 1000");
 	DIFFERS(theirs.seed = 5, "seed");
 	DIFFERS(theirs.slots = 9, "9, the job 8");

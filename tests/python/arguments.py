@@ -42,7 +42,9 @@ def session(**options):
 
 def sessions_say_which_argument_is_wrong():
     for kind, sentence, options in (
-            (ValueError, "mode: expected 'sync' or 'async', got 'fast'", {"mode": "fast"}),
+            (ValueError, "mode: expected 'sync', 'async', or 'ssp:K' with K from 0 to 2^40, got 'fast'", {"mode": "fast"}),
+            (ValueError, "mode: expected 'sync', 'async', or 'ssp:K' with K from 0 to 2^40, got 'ssp:-1'", {"mode": "ssp:-1"}),
+            (ValueError, "mode: expected 'sync', 'async', or 'ssp:K' with K from 0 to 2^40, got 'async:1'", {"mode": "async:1"}),
             (ValueError, "steps: expected an integer from 1 to 18446744073709551615, got 0", {"steps": 0}),
             (TypeError, "steps: expected an integer, got float", {"steps": 1.5}),
             (ValueError, "slots: expected an integer from 0 to 4294967295, got -1", {"slots": -1}),

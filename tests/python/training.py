@@ -71,10 +71,10 @@ with pytern.Session(steps=20, **eval(sys.argv[1], vars(pytern))) as s:
 """
 
 
-def every_optimizer_descends_in_both_modes():
+def every_optimizer_descends_in_all_modes():
     for rule in ("SGD()", "Momentum(weight_decay=0.01)", "Nesterov()", "Adagrad()", "RMSProp()", "Adam(beta2=0.99)",
                  "AdamW()"):
-        for mode in ("sync", "async"):
+        for mode in ("sync", "async", "ssp:1"):
             with Job(2) as job:
                 for i in range(2):
                     job.worker(i, "-c", SMALL, f"dict(optimizer={rule}, mode={mode!r})")
@@ -323,7 +323,7 @@ def workers_that_describe_other_jobs_are_refused():
 
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
-    every_optimizer_descends_in_both_modes,
+    every_optimizer_descends_in_all_modes,
     the_secret_of_a_file_lets_a_worker_in,
     exactly_one_worker_is_the_finisher,
     a_worker_that_does_not_ask_for_the_finisher_ends_with_the_job,

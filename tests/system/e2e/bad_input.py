@@ -44,8 +44,8 @@ def options_are_checked():
     refused("--optimizer", "adem", says=["adem", "adam"])
     refused("--optimizer", "mean", says=["--optimizer mean: must be one of sgd, "])
     refused("--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
-    refused("--mode", "ssp:3", says=["ssp:3", "not there yet", "sync and async"])
-    refused("--mode", "fast", says=["fast", "sync or async"])
+    for mode in ("ssp", "ssp:", "ssp:-1", "ssp:2x", "ssp:99999999999999", "fast"):
+        refused("--mode", mode, says=[f"--mode {mode}", "must be sync, async, or ssp:K"])
     refused("--generate", 10, says=["--generate", "charlm"])
     refused("--test", "x", says=["--test", "--split"])
     job.refused("train", "--model", "softmax", says=["--data"])

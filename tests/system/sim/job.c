@@ -130,6 +130,7 @@ struct member *job_add_worker(struct job *j, unsigned index)
 
 	tern_assert(j->count <= MEMBERS_MAX);
 	job.mode = j->async ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
+	job.ssp = j->ssp;
 	job.workers = j->workers;
 	job.servers = j->addresses;
 	job.server_count = j->servers;

@@ -67,6 +67,7 @@ struct job {
 	/* Time without progress after which a worker is lost; 0: the servers' default. */
 	uint64_t worker_timeout_ns;
 	bool async;
+	uint64_t ssp; /* with async: as in struct tern_ps_job */
 	/* Description of the job, except its mode and its numbers of servers and
 	 * workers. */
 	struct tern_ps_job plan;

@@ -25,7 +25,6 @@
 #include "tests/system/sim/ledger.h"
 
 #define RECORDS      200u
-#define CHUNKS       3u
 #define CHUNK_FLOATS 4096u /* smallest size of a chunk (see ps/plan.c) */
 /* Offset of the versions in a chunk; before it are the counts of the records. */
 #define VERSION_PLACE 2048u
@@ -57,7 +56,7 @@ struct tern_model ledger_model(void)
 	struct tern_model model = {.features = 1,
 		.classes = 2,
 		.param_count = 1,
-		.size = (uint64_t)CHUNKS * CHUNK_FLOATS};
+		.size = (uint64_t)LEDGER_CHUNKS * CHUNK_FLOATS};
 
 	model.params[0] = (struct tern_param){.name = "ledger",
 		.shape = tern_shape_1d(TERN_F32, model.size),
@@ -78,7 +77,7 @@ struct tern_ps_job ledger_plan(uint32_t slots)
 
 /* ---- the engine ---- */
 
-static int count_records(struct tern_engine *engine,
+int ledger_count_records(struct tern_engine *engine,
 	const struct tern_engine_params *params, float *grads,
 	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
 	struct tern_result *result)
@@ -88,16 +87,16 @@ static int count_records(struct tern_engine *engine,
 	for (size_t i = 0; i < engine->batch.rows; i++) {
 		float *place = grads + (size_t)engine->batch.x[i];
 
-		for (unsigned c = 0; c < CHUNKS; c++) {
+		for (unsigned c = 0; c < LEDGER_CHUNKS; c++) {
 			place[c * CHUNK_FLOATS] += 1;
 			place[c * CHUNK_FLOATS + VERSION_PLACE] += (float)params->version;
 		}
 	}
 	/* Each gradient's chunks become final in an order of their own. */
-	for (unsigned i = 0; i < CHUNKS; i++)
+	for (unsigned i = 0; i < LEDGER_CHUNKS; i++)
 		ready(arg,
-			tern_permutation_at(params->version, CHUNKS,
-				(uint64_t)engine->batch.x[0] * CHUNKS + i) *
+			tern_permutation_at(params->version, LEDGER_CHUNKS,
+				(uint64_t)engine->batch.x[0] * LEDGER_CHUNKS + i) *
 				CHUNK_FLOATS,
 			CHUNK_FLOATS);
 	return 0;
@@ -113,7 +112,7 @@ static void engine_free(struct tern_engine *engine)
 struct tern_engine *ledger_engine(void *model, size_t rows)
 {
 	static const struct tern_engine_ops ops = {
-		.gradient = count_records, .free = engine_free};
+		.gradient = ledger_count_records, .free = engine_free};
 	struct tern_engine *engine = calloc(1, sizeof(*engine));
 
 	if (!engine)
@@ -189,9 +188,7 @@ static bool is_right(
 	return false;
 }
 
-/* Async mode: how many steps of one worker a chunk has applied, which happens in
- * order. */
-static uint64_t steps_in(
+uint64_t ledger_steps_in(
 	const struct job *j, const float *w, unsigned worker, unsigned chunk)
 {
 	uint64_t steps = 0;
@@ -221,8 +218,8 @@ static bool count_is_right(const struct job *j, const float *w)
 	for (unsigned i = 0; i < j->workers; i++) {
 		uint64_t least = UINT64_MAX, most = 0;
 
-		for (unsigned chunk = 0; chunk < CHUNKS; chunk++) {
-			uint64_t steps = steps_in(j, w, i, chunk);
+		for (unsigned chunk = 0; chunk < LEDGER_CHUNKS; chunk++) {
+			uint64_t steps = ledger_steps_in(j, w, i, chunk);
 
 			least = TERN_MIN(least, steps);
 			most = TERN_MAX(most, steps);
@@ -251,7 +248,7 @@ bool ledger_is_right(const struct job *j)
 	for (uint64_t number = 0; w && number < RECORDS; number++) {
 		struct entry e = expected(j, number);
 
-		for (unsigned chunk = 0; chunk < CHUNKS; chunk++)
+		for (unsigned chunk = 0; chunk < LEDGER_CHUNKS; chunk++)
 			if (!is_right(j, w, &e, chunk))
 				return false;
 	}
@@ -273,8 +270,9 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 	job->staging_bytes = seed % 5 < 4 ? 1 : 1u << 20;
 	job->plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
 	if (job->async)
-		job->plan.steps = 3 * job->workers + 1;
-	job->engine = ledger_engine;
+		job->plan.steps = (job->ssp ? 6 : 3) * job->workers + 1;
+	if (!job->engine)
+		job->engine = ledger_engine;
 	job->engine_arg = &model;
 	job->sim = tern_sim_new(&opts);
 	job_start(job, ledger_data());

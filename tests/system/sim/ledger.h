@@ -8,12 +8,23 @@
 #include "client/models/layers.h"
 #include "tests/system/sim/job.h"
 
+#define LEDGER_CHUNKS 3u
+
 const struct tern_dataset *ledger_data(void);
 struct tern_model ledger_model(void);
 /* Description of a job of five steps, whose batches have one record. */
 struct tern_ps_job ledger_plan(uint32_t slots);
 /* To be set as job.engine, with the name of a model as engine_arg. */
 struct tern_engine *ledger_engine(void *model, size_t rows);
+/* Computes a gradient, as the engine does. */
+int ledger_count_records(struct tern_engine *engine,
+	const struct tern_engine_params *params, float *grads,
+	void (*ready)(void *arg, uint64_t first, uint64_t count), void *arg,
+	struct tern_result *result);
+/* Async mode: how many steps of one worker the chunk has in the parameters `w`. They are
+ * applied in order. */
+uint64_t ledger_steps_in(
+	const struct job *j, const float *w, unsigned worker, unsigned chunk);
 /* Writes to `gradient` the elements first to first + count - 1 of the gradient of a slot
  * that has this one record, computed from this version. */
 void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t first,

@@ -48,6 +48,7 @@ bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash);
  * chunk, from the version of its step, whatever was lost; in async mode at most once. */
 bool scenario_ledger(uint64_t seed, bool verbose, uint64_t *hash);
 bool scenario_async_ledger(uint64_t seed, bool verbose, uint64_t *hash);
+bool scenario_ssp(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Jobs in which simulated users compute the gradients, in place of engines; some fail,
  * hang or leave in the middle of a slot. Checked with the same counting parameters, in

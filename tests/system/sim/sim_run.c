@@ -43,6 +43,7 @@ static const struct {
 	{"start", scenario_start, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
+	{"ssp", scenario_ssp, 50},
 	{"user", scenario_user, 50},
 	{"session", scenario_session, 50},
 	{"handover", scenario_handover, 50},
