@@ -11,6 +11,7 @@ import io
 import json
 import math
 import random
+import re
 import sys
 import tempfile
 import time
@@ -427,6 +428,13 @@ def peers_that_could_not_be_installed_or_built_are_missing():
     assert "was not built" in maker.peer(unbuilt, "lat", [(64, 10)]).missing
 
 
+def the_model_without_arithmetic_is_linked_with_all_archives_of_the_program():
+    built = re.findall(r"static_library\('(tern\w+)'", "".join(
+        (TOP / path).read_text() for path in ("meson.build", "kernels/meson.build", "tools/meson.build")))
+    linked = (TOP / "bench/meson.build").read_text()
+    assert len(built) >= 3 and [name for name in built if f"lib{name}" not in linked] == [], built
+
+
 def ucx_tells_how_it_was_built():
     told = "#define ENABLE_ASSERT             1\n#define ENABLE_PARAMS_CHECK       0\n"
     assert builds.ucx_text(told) == "with assertions, without checks of parameters"
@@ -748,6 +756,7 @@ tap.run([
     only_a_full_run_asks_rare_ways,
     runs_of_a_question_are_unique,
     peers_that_could_not_be_installed_or_built_are_missing,
+    the_model_without_arithmetic_is_linked_with_all_archives_of_the_program,
     ucx_tells_how_it_was_built,
     libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings,
     a_sweep_changes_one_thing_of_peers_that_exist,
