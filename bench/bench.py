@@ -288,7 +288,8 @@ def prepare(options, base):
     """Installs and builds. Returns {package: why it is missing}."""
     if options.release_grpc:
         build_grpc()
-    missing = {**install.peers(not options.quick, not options.no_install),
+    training = "train" in options.questions
+    missing = {**install.peers(not options.quick or training, not options.no_install, training),
                **grpc_release.missing()}
     if "verbs" in options.questions and not options.no_install and not base:
         install.virtual_machine()

@@ -59,6 +59,8 @@ class Goal:
         if self.peers[0].startswith("tool."):
             return "libraries' own tools"
         words = set(self.peers[0].split("."))
+        if words & {"torch", "tensorflow"}:
+            return "training frameworks"
         return ("gRPC" if "grpc" in words else "raw C and limits" if words & {"raw", "limit"} else
                 "perftest" if self.peers[0].startswith("ib_") else
                 "shm libraries" if words & {"posix", "cma", "vader", "shm"} else "other tcp peers")
@@ -68,7 +70,7 @@ class Goal:
 
 
 OPPONENTS = ("gRPC", "other tcp peers", "shm libraries", "perftest", "raw C and limits",
-             "plain numbers", "libraries' own tools")
+             "training frameworks", "plain numbers", "libraries' own tools")
 
 
 def lat(what, ours, size, against, peers, sense, limit, question="roundtrip-tcp", **more):
@@ -215,6 +217,9 @@ def calibration():
                  "<=", 1.1, unit="us") for peer, tool in contenders.calibrated()]
 
 
+# Titles of the models of the question `train`, as the points of bench/trainers.py have them.
+WIDE = "MLP 784-4096-4096-10"
+TRAINED = ("MLP 784-256-128-10", WIDE, "transformer")
 PS_GRPC, PS_PROTO = ["grpc.bytes*"], ["grpc.proto*"]
 
 
@@ -260,7 +265,28 @@ def server_rows(what, point, peers):
             for fabric, against, keys, sense, limit, invert in peers]
 
 
-GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers()]
+def training():
+    """A model in PyTorch that is trained with Tern's server. PyTorch alone has no goal: it does less work."""
+    rows = []
+    for title in TRAINED:
+        limit = 1.5 if title == WIDE else 1.0
+        for fabric, ddp in (("tcp", "torch.ddp"), ("shm", "torch.ddp.shm")):
+            common = {"smaller": False, "group": "training", "unit": "/s"}
+            ours = ("train", f"tern.{fabric}")
+            one, two = (f"{title}, {workers}w" for workers in (1, 2))
+            what = f"{fabric}, {title} in PyTorch"
+            rows += [Goal(f"{what}, 2 workers, rate", *ours, two, "samples_per_s", "DDP over gloo, 2 workers",
+                          [ddp], ">=", limit, **common),
+                     Goal(f"{what}, 1 worker and a server, rate", *ours, one, "samples_per_s",
+                          "PyTorch alone, one process", ["torch.alone"], **common),
+                     Goal(f"{what}, 2 workers and a server, rate", *ours, two, "samples_per_s",
+                          "PyTorch alone, one process", ["torch.alone"], peer_point=one, **common),
+                     Goal(f"{what}, 2 workers, rate (the peer is asynchronous)", *ours, two, "samples_per_s",
+                          "TensorFlow's ParameterServerStrategy, 2 workers", ["tensorflow"], **common)]
+    return rows
+
+
+GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training()]
 
 
 # ---- figures from the results ----

@@ -16,6 +16,9 @@ BUILD = TOP / "build-bench"
 PEERS = BUILD / "peers"
 VENV = BUILD / "venv"
 TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
+# For the processor alone PyPI has no build, so some 5 GB of it are NVIDIA's libraries, which are not used.
+TORCH_WHEEL = "torch==2.15.0"
+TORCH = BUILD / "torch"  # a virtual environment
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
@@ -93,10 +96,10 @@ def run_steps(*steps):
     return ""
 
 
-def in_venv(*arguments):
+def in_venv(*arguments, venv=VENV):
     """Runs Python in the virtual environment, which it makes first."""
-    return run_steps([SYSTEM_PYTHON, "-m", "venv", str(VENV)],
-                     [str(VENV / "bin/python"), *arguments])
+    return run_steps([SYSTEM_PYTHON, "-m", "venv", str(venv)],
+                     [str(venv / "bin/python"), *arguments])
 
 
 def has_tensorflow():
@@ -115,6 +118,23 @@ def tensorflow(say):
         return ""
     say(f"  installing: {TENSORFLOW_WHEEL} from PyPI, into build-bench/venv")
     return in_venv("-m", "pip", "install", "-q", TENSORFLOW_WHEEL)
+
+
+def has_torch():
+    return any(TORCH.glob("lib/python*/site-packages/torch-*.dist-info/RECORD"))
+
+
+def torch_python():
+    """The Python that has the newest PyTorch: that of PyPI, or else Debian's."""
+    return str(TORCH / "bin/python") if has_torch() else SYSTEM_PYTHON
+
+
+def torch(say):
+    """Installs PyPI's PyTorch if it is missing. Returns why that failed; "" if it is there."""
+    if has_torch():
+        return ""
+    say(f"  installing: {TORCH_WHEEL} from PyPI, into build-bench/torch (5 GB)")
+    return in_venv("-m", "pip", "install", "-q", TORCH_WHEEL, "numpy", venv=TORCH)
 
 
 def ucx_release(say):
@@ -148,19 +168,22 @@ def build(tern_build, grpc_release, say, top=TOP):
     return ""
 
 
-def peers(in_python, may_install, say=lambda text: print(text, file=sys.stderr)):
+def peers(in_python, may_install, in_training=False, say=lambda text: print(text, file=sys.stderr)):
     """Installs what the peers need, if `may_install`. Returns {package: why it is missing}.
-    `in_python`: also for the peers in Python."""
+    `in_python`: also for the peers in Python. `in_training`: also for the question `train`."""
     wanted = PACKAGES + (PYTHON_PACKAGES if in_python else [])
     if not may_install:
         names = absent(wanted)
         if in_python and not has_tensorflow():
             names.append("tensorflow-cpu")
+        if in_training and not has_torch():
+            names.append("torch")
         if not has_ucx_release():
             names.append("libucx-cu12")
         return {name: "not installed" for name in names}
     missing = packages(wanted, say)
-    found = {"libucx-cu12": ucx_release(say), "tensorflow-cpu": tensorflow(say) if in_python else ""}
+    found = {"libucx-cu12": ucx_release(say), "tensorflow-cpu": tensorflow(say) if in_python else "",
+             "torch": torch(say) if in_training else ""}
     return {**missing, **{name: why for name, why in found.items() if why}}
 
 

@@ -75,6 +75,8 @@ class Question:
     # number of rounds -> {key: {point: {metric: values}}}.
     all_rounds: object = None
     derived: bool = False  # computed from other questions' results, whenever these are there
+    # Function that compares what a round's runs have printed: [(key, {point: line})] -> {key: why it cannot be right}.
+    agree: object = None
 
 
 LIBC = ctypes.CDLL(None)
@@ -336,6 +338,11 @@ def one_round(question, contenders, number, say):
             if took > 10:
                 say(f"  {contender.title}: {took:.0f} s in round {number + 1}")
         entry["groups"].append(runs)
+    if question.agree:
+        wrong = question.agree([run for runs in entry["groups"] for run in runs])
+        for key, why in wrong.items():
+            say(f"  FAILED: {key}: {why}")
+        entry["failed"].update(wrong)
     entry["seconds"] = time.monotonic() - start
     entry["machine"] = machine.disturbance(before, machine.counters())
     return entry

@@ -88,7 +88,7 @@ class Repository:
                     (bench, "COMMITTED", self.top / "docs"), (bench, "Base",
                      lambda name, build: real(name, build, self.top)),
                     (bench.install, "BUILD", self.top / "build-bench"),
-                    (bench.install, "peers", lambda in_python, may_install: {}),
+                    (bench.install, "peers", lambda *_: {}),
                     (bench.install, "build", lambda *told: ""),
                     (bench.machine, "describe", lambda: dict(HERE)),
                     (bench.machine, "load_after_waiting", lambda say: 0),

@@ -65,7 +65,7 @@ class Place:
                     (bench, "QUESTIONS", questions), (bench, "COMMITTED", self.top / "docs"),
                     (bench, "INCOMPLETE", self.top / "incomplete"),
                     (bench.install, "BUILD", self.top / "build"),
-                    (bench.install, "peers", lambda in_python, may_install: {}),
+                    (bench.install, "peers", lambda *_: {}),
                     (bench.install, "programs", lambda build, grpc: None),
                     (bench.machine, "describe", lambda: dict(machine)),
                     (bench.report, "update_readme", lambda path, results: True),

@@ -39,6 +39,7 @@ import scaling  # noqa: E402
 import sittings  # noqa: E402
 import own_tool  # noqa: E402
 import sweep  # noqa: E402
+import trainers  # noqa: E402
 import vm  # noqa: E402
 from figures import Figure, Interval  # noqa: E402
 
@@ -474,6 +475,11 @@ def a_sweep_says_how_many_times_as_long_a_setting_takes():
     assert sweep.cell([1.0, None], [1.0, 1.0], asked.columns[0]) == "fails"
 
 
+def training_is_installed_for_only_if_it_is_asked():
+    with mock.patch.object(install, "has_torch", lambda: False):
+        assert [("torch" in install.peers(True, False, asked)) for asked in (False, True)] == [False, True]
+
+
 def a_quick_run_neither_asks_nor_installs_peers_in_python():
     pythons = {peer.python for peer in contenders.ps_peers() if peer.python}
     for quick in (False, True):
@@ -507,6 +513,41 @@ def a_question_may_measure_all_its_rounds_itself():
                                 all_rounds=lambda rounds: values)
     record = ask_question(question, 2).as_json()
     assert record["contenders"]["v"]["points"] == values["v"], record
+
+
+def trained(key, loss, point="M, 2w", same_steps=True):
+    return key, {point: {"loss": loss, "same_steps": same_steps}}
+
+
+def who_has_another_loss_after_the_same_steps_has_failed():
+    apart = [trained("tern.shm", 2.0), trained("tern.shm", 1.0, "M, 1w"), trained("tensorflow", 3.0, same_steps=False)]
+    for key, loss in (("tern.tcp", 2.01), ("tern.tcp", math.nan)):
+        found = trainers.disagreeing([*apart, trained(key, loss), trained("torch.ddp", 2.0001)])
+        assert list(found) == [key] and "that of torch.ddp 2.0001" in found[key], found
+    assert trainers.disagreeing([*apart, trained("tern.tcp", 2.001), trained("torch.ddp", 2.0001)]) == {}
+
+
+def a_question_may_compare_what_its_contenders_print():
+    """Who cannot be right has no figures, and the others have theirs."""
+    lines = ('{"size": 1, "p50_us": 2, "loss": %d}' % loss for loss in (5, 5, 7))
+    found = [printing(key, line) for key, line in zip("abc", lines)]
+    question = measure.Question("q", "Q", "", found, LATENCY, agree=lambda runs: {
+        key: "no" for key, points in runs if points["1"]["loss"] != 5})
+    record = ask_question(question, 2).as_json()
+    assert set(record["contenders"]) == {"a", "b"} and record["failed"] == {"C": "no"}, record
+
+
+def what_lacks_for_training_is_told():
+    for missing, want in (({}, ""), ({"torch": "no room"}, ""),
+                          ({"torch": "no room", "python3-torch": "no"}, "torch: no room; python3-torch: no")):
+        with mock.patch.object(install, "has_torch", lambda: False):
+            asked = trainers.train(questions.Plan(False, contenders.Maker("/nowhere/tern", {
+                **missing, "tensorflow-cpu": "not installed"})))
+        by_key = {c.key: c for c in asked.contenders}
+        assert by_key["torch.ddp"].missing == want and by_key["torch.ddp"].command[0] == install.SYSTEM_PYTHON
+        assert by_key["tern.tcp"].missing == (want or "pytern was not built, which needs python3-dev")
+        assert by_key["tensorflow"].missing == "tensorflow-cpu: not installed"
+        assert bool(asked.notes) == (not want), asked.notes
 
 
 def perftests_values_are_read():
@@ -761,10 +802,14 @@ tap.run([
     libraries_have_the_same_malloc_unless_a_row_shows_what_it_brings,
     a_sweep_changes_one_thing_of_peers_that_exist,
     a_sweep_says_how_many_times_as_long_a_setting_takes,
+    training_is_installed_for_only_if_it_is_asked,
     a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
     other_runs_of_a_contender_that_failed_are_dropped_too,
     a_question_may_measure_all_its_rounds_itself,
+    who_has_another_loss_after_the_same_steps_has_failed,
+    a_question_may_compare_what_its_contenders_print,
+    what_lacks_for_training_is_told,
     perftests_values_are_read,
     a_virtual_machine_leaves_its_values_in_a_file_or_says_why_not,
     a_model_of_one_core_takes_the_sum_of_all_work,

@@ -55,7 +55,8 @@ def what_is_misspelt_is_refused_in_a_line_and_installs_nothing():
 
 def a_folder_that_is_not_there_is_refused_and_is_looked_for_where_the_caller_is():
     bare = Bare()
-    for name, words in (("TERN_DATA_DIR", ["test", "gcc"]), ("TERN_PREFIX", ["help"])):
+    for name, words in (("TERN_DATA_DIR", ["test", "gcc"]), ("TERN_DATA_DIR", ["bench", "train"]),
+                        ("TERN_PREFIX", ["help"])):
         code, _, err = bare.run(*words, **{name: "nowhere"})
         assert code == 2 and err == [f"run: {name}=nowhere: there is no such folder"], err
     (bare.top / "here").mkdir()

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch trains a model, in two ways. alone: one process without communication, which computes the batches of
+`--workers` workers one after the other. ddp: a process for each worker with DistributedDataParallel, which sums the
+gradients with gloo, layers at the end of the model first, while the others are being computed.
+"""
+import multiprocessing
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+import torch_models
+import train_common
+from torch import nn
+
+
+def train(options, module, run, batches, mine):
+    """Trains `module`. mine: the workers whose batches this process computes."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=options.model.lr)
+    for step in range(train_common.WARMUP + options.steps):
+        if run:
+            run.before(step)
+        optimizer.zero_grad(set_to_none=True)
+        for worker in mine:
+            x, y = batches.of(step, worker)
+            loss = nn.functional.cross_entropy(module(x), y)
+            (loss / len(mine) if len(mine) > 1 else loss).backward()
+            loss.item()  # as a program does that shows its progress
+        optimizer.step()
+
+
+def alone(options, data):
+    module = torch_models.make(options.model, data)
+    run = train_common.Run(options, data, torch_models.tests(module, data))
+    train(options, module, run, torch_models.Batches(options, data), range(options.workers))
+    run.end(peer="PyTorch", version=torch.__version__)
+
+
+def work(options, data, rank):
+    dist.init_process_group("gloo", rank=rank, world_size=options.workers)
+    module = torch_models.make(options.model, data)
+    # Without the view, each gradient is copied into the bucket that is sent, and back.
+    parallel = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+    run = train_common.Run(options, data, torch_models.tests(module, data)) if rank == 0 else None
+    train(options, parallel, run, torch_models.Batches(options, data), [rank])
+    if run:
+        run.end(peer="PyTorch", version=torch.__version__)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def main():
+    options = train_common.parse(["alone", "ddp"])
+    torch.set_num_threads(1)
+    data = train_common.data_of(options)
+    if options.variant == "alone":
+        return alone(options, data)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=work, args=(options, data, rank)) for rank in range(options.workers)]
+    for p in workers:
+        p.start()
+    for p in workers:
+        p.join()
+        if p.exitcode:
+            sys.exit(f"a worker ended with status {p.exitcode}")
+
+
+if __name__ == "__main__":
+    main()
