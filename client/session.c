@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "base/sized.h"
 #include "client/compute.h"
+#include "client/verify.h"
 #include "client/worker.h"
 
 #define SEED_STREAM 0x736c6f74ull /* "slot" */
@@ -44,6 +45,8 @@ struct tern_session {
 		struct tern_optimizer rule;
 	} * rules_of;
 	struct tern_slot slot;
+	struct verify verify; /* the slots that are computed twice */
+	uint32_t index;       /* which worker this is */
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
 	struct tern_evaluation *evaluation; /* this worker is the finisher */
@@ -83,15 +86,22 @@ static struct tern_session *of_computer(struct tern_computer *computer)
 
 /* ---- what the worker says ---- */
 
+/* Offers the slot to the program, which has pushed nothing of it. */
+static void offer(struct tern_session *s)
+{
+	s->slot.revoked = false;
+	memset(s->slot.pushed, 0, s->job.param_count * sizeof(*s->slot.pushed));
+	tell(s);
+}
+
 static void on_begin(struct tern_computer *computer, struct tern_work *work)
 {
 	struct tern_session *s = of_computer(computer);
 
 	tern_assert(!s->slot.work);
 	s->slot.work = work;
-	s->slot.revoked = false;
-	memset(s->slot.pushed, 0, s->job.param_count * sizeof(*s->slot.pushed));
-	tell(s);
+	verify_begin(&s->verify);
+	offer(s);
 }
 
 static void on_revoke(struct tern_computer *computer, struct tern_work *work)
@@ -240,6 +250,7 @@ void tern_session_free(struct tern_session *s)
 	free(s->params_of);
 	free(s->rules_of);
 	free(s->slot.pushed);
+	free(s->verify.digests);
 	free(s);
 }
 
@@ -410,7 +421,8 @@ static int lay_out(struct tern_session *s)
 
 	s->params_of = calloc(count + 1u, sizeof(*s->params_of));
 	s->slot.pushed = calloc(count + 1u, sizeof(*s->slot.pushed));
-	if (!s->params_of || !s->slot.pushed)
+	s->verify.digests = calloc(count + 1u, sizeof(*s->verify.digests));
+	if (!s->params_of || !s->slot.pushed || !s->verify.digests)
 		return complain(s, -ENOMEM, "no memory for %u tensors", count);
 	if (count)
 		qsort(s->job.params, count, sizeof(*s->job.params), by_name);
@@ -446,6 +458,14 @@ static int check_job(struct tern_session *s)
 	return 0;
 }
 
+/* The number of slots that are computed twice. */
+static uint64_t slots_to_verify(const struct tern_job_opts *o)
+{
+	if (o->mode != TERN_TRAIN_SYNC || o->verify_first < 0)
+		return 0;
+	return o->verify_first ? (uint64_t)o->verify_first : 1;
+}
+
 static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 {
 	const char *arithmetic = o->arithmetic ? o->arithmetic : "";
@@ -472,6 +492,8 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	job->records = o->records;
 	job->data = o->data;
 	job->clip_norm = o->clip_norm;
+	s->index = o->index;
+	s->verify.left = slots_to_verify(o);
 	if (o->index >= o->workers)
 		return complain(s, -EINVAL,
 			"index %u of %u workers: expected an index from 0 to the number "
@@ -557,7 +579,8 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 		.slot = slot->work->slot,
 		.batch = s->job.records ? slot->work->batch : 0,
 		.seed = tern_rng_at(
-			s->job.seed, SEED_STREAM, slot->work->version, slot->work->slot)};
+			s->job.seed, SEED_STREAM, slot->work->version, slot->work->slot),
+		.repeated = s->verify.phase == VERIFY_SECOND};
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
 	*out = slot;
@@ -618,7 +641,7 @@ static int check_end(const struct tern_slot *slot)
 	return 0;
 }
 
-int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
+int session_reserve(struct tern_slot *slot, uint32_t id)
 {
 	struct tern_session *s = slot->session;
 	const struct tern_param *p = param_of(s, id);
@@ -633,8 +656,20 @@ int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count)
 			p->name);
 	slot->pushed[id] = true;
 	slot->pushing++;
-	*count = p->count;
 	return 0;
+}
+
+void session_take(struct tern_slot *slot, uint32_t id, const float *from)
+{
+	struct tern_session *s = slot->session;
+
+	verify_take(&s->verify, id, tern_slot_gradient(slot, id), from,
+		param_of(s, id)->count * sizeof(*from));
+}
+
+bool session_verifies(const struct tern_slot *slot)
+{
+	return slot->session->verify.phase != VERIFY_OFF;
 }
 
 void session_pushed(struct tern_slot *slot, uint32_t id)
@@ -642,7 +677,8 @@ void session_pushed(struct tern_slot *slot, uint32_t id)
 	const struct tern_param *p = param_of(slot->session, id);
 
 	slot->pushing--;
-	tern_work_final(slot->work, p->first, p->count);
+	if (!session_verifies(slot))
+		tern_work_final(slot->work, p->first, p->count);
 }
 
 bool session_is_pushing(const struct tern_slot *slot)
@@ -652,13 +688,11 @@ bool session_is_pushing(const struct tern_slot *slot)
 
 int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from)
 {
-	uint64_t count = 0;
-	int r = session_reserve(slot, id, &count);
+	int r = session_reserve(slot, id);
 
 	if (r < 0)
 		return r;
-	if (from)
-		memcpy(tern_slot_gradient(slot, id), from, count * sizeof(*from));
+	session_take(slot, id, from);
 	session_pushed(slot, id);
 	return 0;
 }
@@ -671,6 +705,40 @@ static struct tern_work *let_go(struct tern_slot *slot)
 	slot->work = NULL;
 	slot->held = false;
 	return work;
+}
+
+/* The slot was computed for the first of two times: the program gets it again. */
+static void repeat(struct tern_slot *slot, double loss)
+{
+	slot->held = false;
+	verify_again(&slot->session->verify, loss);
+	offer(slot->session);
+}
+
+/* The slot was computed twice: sends the gradients if they are the same, else this worker
+ * leaves. */
+static void compare(struct tern_slot *slot, double loss)
+{
+	struct tern_session *s = slot->session;
+	const struct verify_slot which = {.worker = s->index,
+		.slot = slot->work->slot,
+		.step = slot->work->version};
+	uint32_t count = s->job.param_count, first = 0;
+	uint32_t differing = verify_differing(&s->verify, count, &first);
+	char text[VERIFY_TEXT_BYTES];
+
+	if (differing > 0) {
+		verify_describe(text, sizeof(text), &which, param_of(s, first)->name,
+			differing, count);
+		tern_work_fail(let_go(slot), -EBADMSG, text);
+		return;
+	}
+	if (!verify_loss(&s->verify, loss, &which, text, sizeof(text)))
+		note(s, text);
+	for (uint32_t id = 0; id < count; id++)
+		tern_work_final(
+			slot->work, param_of(s, id)->first, param_of(s, id)->count);
+	tern_work_end(let_go(slot), loss);
 }
 
 int tern_slot_end(struct tern_slot *slot, double loss)
@@ -687,7 +755,12 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 			param_of(s, id)->count * sizeof(float));
 		tern_slot_push(slot, id, NULL);
 	}
-	tern_work_end(let_go(slot), loss);
+	if (!session_verifies(slot) || slot->revoked)
+		tern_work_end(let_go(slot), loss);
+	else if (s->verify.phase == VERIFY_FIRST)
+		repeat(slot, loss);
+	else
+		compare(slot, loss);
 	return 0;
 }
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A push of a gradient (train.h, tern_slot_push()) in two steps, so that a caller can
- * copy the gradient between them without the lock of the context. */
+/* A push of a gradient (train.h, tern_slot_push()) in three steps, so that a caller can
+ * take the second one, which goes through the gradient, without the lock of the context. */
 #ifndef TERN_CLIENT_SESSION_H
 #define TERN_CLIENT_SESSION_H
 
 #include <tern/train.h>
 
-/* Reserves tensor `id` for the caller, and returns the errors of tern_slot_push(). Then
- * the caller fills tern_slot_gradient(), *count elements, and calls session_pushed(). */
-int session_reserve(struct tern_slot *slot, uint32_t id, uint64_t *count);
+/* Reserves tensor `id` for the caller, and returns the errors of tern_slot_push(). */
+int session_reserve(struct tern_slot *slot, uint32_t id);
+/* Copies the gradient of a reserved tensor from `from`, unless that is NULL, and verifies
+ * it, if session_verifies(). */
+void session_take(struct tern_slot *slot, uint32_t id, const float *from);
+bool session_verifies(const struct tern_slot *slot);
+/* The gradient is complete: sends it, if the slot is not verified. */
 void session_pushed(struct tern_slot *slot, uint32_t id);
 /* True while a tensor is reserved. The slot must not be ended then. */
 bool session_is_pushing(const struct tern_slot *slot);

@@ -93,10 +93,22 @@ static int read_number(const char *name, uint32_t *out)
 	errno = 0;
 	value = strtoul(text, &end, 10);
 	if (errno || end == text || *end || value > UINT32_MAX || *text == '-')
-		return shared_complain(
-			-EINVAL, "%s=%.40s: expected a number", name, text);
+		return shared_complain(-EINVAL,
+			"%s=%.40s: expected a number from 0 to %u", name, text,
+			UINT32_MAX);
 	*out = (uint32_t)value;
 	return 0;
+}
+
+/* Finds out how many slots are verified, if the program does not say so. */
+static int find_verify_first(struct tern_job_opts *job)
+{
+	uint32_t count;
+	int r = read_number("TERN_VERIFY_FIRST", &count);
+
+	if (r == 0)
+		job->verify_first = count > 0 ? (int64_t)count : -1;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* Finds out how many workers there are, and which one this is. */
@@ -125,6 +137,8 @@ int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 			r, "the job has an option that this library lacks");
 	if (job.workers == 0)
 		r = find_place(&job);
+	if (r == 0 && job.verify_first == 0)
+		r = find_verify_first(&job);
 	if (r == 0)
 		r = shared_enter(shared);
 	if (r < 0)
@@ -221,17 +235,16 @@ int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_
 	const float *from)
 {
 	struct tern_session *s = session_of_slot(slot);
-	uint64_t count = 0;
 	int r = shared_enter(shared);
 
 	if (r < 0)
 		return r;
-	r = session_reserve(slot, id, &count);
-	if (r == 0 && from) {
-		/* The copy is made without the lock, so that other threads need not wait
-		 * for it. */
+	r = session_reserve(slot, id);
+	if (r == 0 && (from || session_verifies(slot))) {
+		/* The gradient is gone through without the lock, so that other threads
+		 * need not wait for it. */
 		shared_leave(shared);
-		memcpy(tern_slot_gradient(slot, id), from, count * sizeof(*from));
+		session_take(slot, id, from);
 		r = shared_enter(shared);
 		if (r < 0)
 			return r;

@@ -2,7 +2,8 @@
 /*
  * `tern run`: starts the servers of a job on this machine, and a program of the user as
  * each of its workers. The program finds its place in the environment: TERN_JOIN,
- * TERN_INDEX, TERN_WORKERS, and the secret of the job in TERN_SECRET_FILE.
+ * TERN_INDEX, TERN_WORKERS, and the secret of the job in TERN_SECRET_FILE; and
+ * TERN_VERIFY_FIRST, if it is an option.
  *
  *     SERVERS --all of them listen--> WORKERS --all of them ended--> servers are ended
  *
@@ -32,8 +33,9 @@ struct run_settings {
 	struct launch_settings launch;
 	struct fabric_settings fabric;
 	uint64_t servers, workers;
-	int tensor_memory; /* --tensor-memory: index into device_memories */
-	int arithmetic;    /* --arithmetic: index into device_arithmetics */
+	uint64_t verify_first; /* UINT64_MAX: not given */
+	int tensor_memory;     /* --tensor-memory: index into device_memories */
+	int arithmetic;        /* --arithmetic: index into device_arithmetics */
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -44,6 +46,10 @@ static const struct option options[] = {
 	OPTION(COUNT, "workers", "N", "how many times PROGRAM is started, as a worker",
 		struct run_settings, workers, .initial = "1", .min = 1,
 		.max = TERN_WORKERS_MAX),
+	OPTION(COUNT, "verify-first", "K",
+		"each worker computes its first K slots twice, and leaves the job if the "
+		"gradients differ; 0: none; not given: as PROGRAM says, else 1",
+		struct run_settings, verify_first, .min = 0, .max = UINT32_MAX),
 	FABRIC_OPTIONS(struct run_settings, fabric),
 	LAUNCH_OPTIONS(struct run_settings, launch),
 	TENSOR_MEMORY_OPTION(struct run_settings, tensor_memory),
@@ -59,11 +65,12 @@ static const struct option options[] = {
  * after the frames of its last traceback. */
 struct reason {
 	bool in_traceback;
-	char text[160];
+	char text[560];
 };
 
 struct run {
 	struct launch l;
+	uint64_t verify_first;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */
 	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
 	json_int_t joined;  /* number of workers that have joined server 0 */
@@ -73,7 +80,7 @@ struct run {
 	 * time since when others wait for it in vain; 0: none do. */
 	const struct child *early;
 	uint64_t early_ns;
-	char cause[400];       /* how the first worker that failed has ended */
+	char cause[640];       /* how the first worker that failed has ended */
 	char dead_server[160]; /* how the first server that failed has ended */
 	bool server_killed;    /* that server was killed by a signal */
 	/* A server reported an error when all workers had ended or were lost: one of them
@@ -105,13 +112,16 @@ static void set_number(const char *name, unsigned long long value)
  * With more threads than cores the workers would be slow, and the number of threads
  * changes the bits of some computations: with one thread each they do not depend on the
  * number of workers. */
-static void prepare_environment(struct launch *l)
+static void prepare_environment(const struct run *r)
 {
+	const struct launch *l = &r->l;
 	static const char *const threads[] = {
 		"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
 	setenv("TERN_JOIN", l->join, true);
 	set_number("TERN_WORKERS", l->opts.workers);
+	if (r->verify_first != UINT64_MAX)
+		set_number("TERN_VERIFY_FIRST", r->verify_first);
 	if (secret_text(&l->secret))
 		setenv("TERN_SECRET_FILE", SUPERVISE_SECRET_PATH, true);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(threads); i++)
@@ -123,7 +133,7 @@ static void on_listening(struct launch *l)
 	const struct run *r = l->sup.arg;
 	char text[600];
 
-	prepare_environment(l);
+	prepare_environment(r);
 	snprintf(text, sizeof(text), "%llu server%s at %.400s%s, %llu worker%s",
 		(unsigned long long)l->opts.servers, l->opts.servers == 1 ? "" : "s",
 		l->join, strlen(l->join) > 400 ? "..." : "",
@@ -337,7 +347,7 @@ static void on_exit_of(void *arg, struct child *c)
 static void tell_loss(struct run *r, unsigned i)
 {
 	const struct child *c = &r->l.sup.children[i];
-	char text[900], how[400];
+	char text[900], how[640];
 
 	if (r->l.died[i]) {
 		describe(r, c, how, sizeof(how));
@@ -458,7 +468,7 @@ static int conclude_interrupted(struct run *r)
 /* Writes the one cause of the failure. */
 static void name_cause(const struct run *r, char *text, size_t bytes)
 {
-	char how[560];
+	char how[640];
 
 	if (r->server_killed) {
 		snprintf(text, bytes, "%s", r->dead_server);
@@ -478,7 +488,7 @@ static void name_cause(const struct run *r, char *text, size_t bytes)
 
 static int conclude(struct run *r)
 {
-	char text[600];
+	char text[720];
 
 	if (r->l.sup.signal)
 		return conclude_interrupted(r);
@@ -598,7 +608,7 @@ static int run_and_conclude(struct run *r)
 
 static int run_run(int argc, char **argv)
 {
-	struct run_settings s = {0};
+	struct run_settings s = {.verify_first = UINT64_MAX};
 	struct secret secret = {""};
 	struct launch_opts opts;
 	struct message error;
@@ -614,6 +624,7 @@ static int run_run(int argc, char **argv)
 	if (!r)
 		return command_fail(&run_command, "%s", strerror(ENOMEM));
 	r->program = argv + program;
+	r->verify_first = s.verify_first;
 	r->l.command = &run_command;
 	r->l.listening = on_listening;
 	r->l.start_worker = start_worker;

@@ -19,7 +19,8 @@
  *
  * In sync mode the parameters of every step have the same bytes for any number of workers
  * and servers, whichever workers are lost, if a slot's gradient is a pure function of the
- * parameters, the slot's records and its seed. See docs/training.md.
+ * parameters, the slot's records and its seed. See docs/training.md. Each worker computes
+ * its first slot twice, to notice that it is not.
  *
  * Only libraries that are built with training (build option "train") have these
  * functions.
@@ -117,6 +118,12 @@ struct tern_job_opts {
 	 * data is not compared. */
 	uint64_t data;
 	uint64_t staleness; /* ssp: see above, at most 2^40; else 0 */
+	/* sync: number of this worker's first slots that it computes twice, to compare the
+	 * gradients bit by bit, before anything of them is sent. If they differ, this
+	 * worker leaves the job with -EBADMSG and a sentence that names the tensor, and
+	 * others compute its slots. 0: 1; negative: none. Workers may have different
+	 * numbers. */
+	int64_t verify_first;
 };
 
 struct tern_session_opts {
@@ -185,6 +192,9 @@ struct tern_slot_info {
 	/* For the random numbers that the gradient depends on; in sync mode a function of
 	 * the job's seed, step and slot. */
 	uint64_t seed;
+	/* The caller has computed this slot once before: all else is as it was then
+	 * (verify_first in struct tern_job_opts). */
+	bool repeated;
 };
 
 /*
@@ -223,14 +233,17 @@ TERN_API float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id);
 /*
  * Hands over the gradient of tensor `id`: the mean over the slot's records. `from` is
  * copied; NULL: the gradient is in tern_slot_gradient(). It can be sent now, and cannot
- * be changed any more. -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
+ * be changed any more. (A slot that is computed twice is sent at its second end.)
+ * -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
  */
 TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from);
 
 /* Ends the slot: it is computed. The gradients of tensors that were not pushed are 0.
  * `loss` is the mean over the slot's records, for progress lines; a loss that is no
- * number ends the job. The caller no longer holds the slot. -EINVAL: it did not hold
- * it. */
+ * number ends the job. The caller no longer holds the slot. If the slot is to be computed
+ * twice, tern_session_next() gives it out again now, and the loss of the second time
+ * counts; if the gradients differ then, the session ends. -EINVAL: the caller did not
+ * hold the slot. */
 TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the

@@ -271,18 +271,19 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 	return PyLong_FromUnsignedLong(id);
 }
 
-/* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records, batch, data,
- *       rule, (schedule, warmup, steps, factor)) */
+/* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records,
+ *       batch, data, verify_first, rule, (schedule, warmup, steps, factor)) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
 	unsigned long long staleness, steps, seed, records, data, warmup, schedule_steps;
+	long long verify_first;
 	PyObject *rule;
 	int mode, r;
 
-	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKO(sKKd)", &job.workers, &job.index,
+	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)", &job.workers, &job.index,
 		    &mode, &staleness, &job.slots, &steps, &seed, &job.clip_norm,
-		    &job.arithmetic, &records, &job.batch, &data, &rule,
+		    &job.arithmetic, &records, &job.batch, &data, &verify_first, &rule,
 		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
@@ -292,6 +293,7 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.seed = seed;
 	job.records = records;
 	job.data = data;
+	job.verify_first = verify_first;
 	job.schedule.warmup = warmup;
 	job.schedule.steps = schedule_steps;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));

@@ -25,8 +25,8 @@ static bool holds(struct session *self, unsigned long long turn)
 	return false;
 }
 
-/* next(seconds) -> (turn, step, number, batch, seed), or False: all steps are done, or None:
- * not within that time */
+/* next(seconds) -> (turn, step, number, batch, seed, repeated), or False: all steps are done,
+ * or None: not within that time */
 PyObject *session_next(struct session *self, PyObject *args)
 {
 	struct tern_slot_info info;
@@ -53,8 +53,9 @@ PyObject *session_next(struct session *self, PyObject *args)
 		is_usable(self);
 		return NULL;
 	}
-	return Py_BuildValue("KKIIK", self->turn, (unsigned long long)info.step,
-		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed);
+	return Py_BuildValue("KKIIKN", self->turn, (unsigned long long)info.step,
+		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed,
+		PyBool_FromLong(info.repeated));
 }
 
 /* records(turn) -> bytes, with 8 for each record number */

@@ -138,12 +138,15 @@ class Slot:
 
     `step`: the step, counted from 0. `number`: which slot of the step. `seed`: for the random numbers that the gradient
     depends on. In sync mode the same step and number have the same records and seed, whichever worker computes them.
+    `repeated`: this worker has computed the slot once before, and the gradients of the two times are compared: see
+    `verify_first` of Session.
     """
 
     __slots__ = ("_session", "_native", "_turn", "_loss", "_records", "_values", "_ended", "step", "number", "batch",
-                 "seed")
+                 "seed", "repeated")
 
-    def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int) -> None:
+    def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
+                 repeated: bool) -> None:
         self._session = session
         self._native = session._native
         self._turn = turn
@@ -155,6 +158,7 @@ class Slot:
         self.number = number
         self.batch = batch
         self.seed = seed
+        self.repeated = repeated
 
     def __repr__(self) -> str:
         return f"<slot {self.number} of step {self.step}{', ended' if self._ended else ''}>"
@@ -254,7 +258,7 @@ class Session:
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
                  schedule: Schedule | None = None, mode: str = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
-                 workers: int | None = None, index: int | None = None,
+                 verify_first: int | None = None, workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
                  note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
         if getattr(multiprocessing.process.current_process(), "_inheriting", False):
@@ -280,6 +284,8 @@ class Session:
             _mode(mode), _integer("slots", slots, 0, 32), _integer("steps", steps, 1, 64),
             _integer("seed", seed, 0, 64), float(clip_norm), _text("arithmetic", arithmetic),
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
+            # In C 0 stands for the environment or the default, and a negative number for none.
+            0 if verify_first is None else _integer("verify_first", verify_first, 0, 32) or -1,
             optimizer._for_c(), (schedule or Warmup(0))._for_c())
         self._note = note or _print
         self._timeout = timeout

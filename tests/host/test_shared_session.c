@@ -72,6 +72,10 @@ struct trainer {
 	struct tern_session *session;
 	uint32_t ids[TENSORS];
 	uint64_t fail_at; /* it fails in this step; UINT64_MAX: in none */
+	bool fickle;      /* it computes other gradients the second time */
+	int64_t verify_first;
+	unsigned repeated;          /* slots that it has computed twice */
+	struct tern_slot_info last; /* the slot that it has computed last */
 	int status;
 	char text[300];
 	bool finished;
@@ -100,6 +104,8 @@ static void *push(void *arg)
 
 	for (uint64_t i = 0; i < counts[p->k]; i++)
 		from[i] = gradient_of(p->info, p->k);
+	if (t->fickle && p->info->repeated && p->k > 0)
+		from[counts[p->k] / 2] += 0.25f;
 	if (tern_shared_push(t->shared, p->slot, t->ids[p->k], from) < 0)
 		t->wrong++;
 	free(from);
@@ -131,7 +137,8 @@ static void open_trainer(struct trainer *t)
 		.steps = STEPS,
 		.seed = 1,
 		.rule = {.name = "sgd", .lr = 0.5},
-		.arithmetic = "exact"};
+		.arithmetic = "exact",
+		.verify_first = t->verify_first};
 
 	t->wrong += tern_shared_new(NULL, &t->shared) < 0;
 	t->wrong += tern_shared_session(t->shared,
@@ -153,6 +160,17 @@ static void open_trainer(struct trainer *t)
 				    t->shared, t->session, &tensor, &t->ids[at]) < 0;
 	}
 	t->wrong += tern_shared_start(t->shared, t->session, &job) < 0;
+}
+
+/* A slot that comes again comes right after the first time. */
+static void count_slot(struct trainer *t, const struct tern_slot_info *info)
+{
+	if (info->repeated) {
+		t->repeated++;
+		t->wrong += info->step != t->last.step || info->slot != t->last.slot ||
+			    info->seed != t->last.seed || t->last.repeated;
+	}
+	t->last = *info;
 }
 
 static void end_trainer(struct trainer *t)
@@ -184,6 +202,7 @@ static void *train(void *arg)
 	open_trainer(t);
 	while ((r = tern_shared_next(t->shared, t->session, &slot, &info, LIMIT)) == 0) {
 		t->wrong += tern_shared_finisher(t->shared, t->session, LIMIT) != -EBUSY;
+		count_slot(t, &info);
 		if (info.step == t->fail_at)
 			tern_shared_fail(t->shared, slot, "ValueError: it was asked to");
 		else
@@ -232,11 +251,14 @@ static void check(const struct trainer *t)
 
 static void test_sessions_train_from_many_threads(void **state)
 {
-	struct trainer trainers[3] = {{.fail_at = UINT64_MAX}, {.fail_at = UINT64_MAX},
-		{.fail_at = UINT64_MAX}};
+	struct trainer trainers[3] = {{.fail_at = UINT64_MAX, .verify_first = 3},
+		{.fail_at = UINT64_MAX, .verify_first = -1}, {.fail_at = UINT64_MAX}};
 
 	(void)state;
 	run_job(trainers, 3, 2);
+	assert_int_equal(trainers[0].repeated, 3);
+	assert_int_equal(trainers[1].repeated, 0);
+	assert_int_equal(trainers[2].repeated, 1);
 	for (unsigned i = 0; i < 3; i++)
 		check(&trainers[i]);
 	assert_int_equal(
@@ -253,6 +275,47 @@ static void test_a_worker_that_fails_is_replaced(void **state)
 	assert_true(trainers[1].finished);
 	assert_int_equal(trainers[0].status, -ECANCELED);
 	assert_string_equal(trainers[0].text, "ValueError: it was asked to");
+}
+
+static void test_a_worker_that_is_not_deterministic_is_named_and_replaced(void **state)
+{
+	struct trainer trainers[2] = {{.fail_at = UINT64_MAX},
+		{.fail_at = UINT64_MAX, .fickle = true, .verify_first = 2}};
+
+	(void)state;
+	run_job(trainers, 2, 2);
+	check(&trainers[0]);
+	assert_true(trainers[0].finished);
+	assert_int_equal(trainers[0].repeated, 1);
+	assert_int_equal(trainers[1].wrong, 0);
+	assert_int_equal(trainers[1].repeated, 1);
+	assert_int_equal(trainers[1].status, -EBADMSG);
+	/* This worker declares the tensor "weights" first. */
+	assert_ptr_equal(strstr(trainers[1].text,
+				 "worker 1 computed slot 1 of step 0 twice, and 2 of 3 "
+				 "gradients differ, first that of tensor weights. "),
+		trainers[1].text);
+}
+
+static void test_the_environment_says_how_many_slots_are_verified(void **state)
+{
+	static const struct {
+		const char *environment;
+		int64_t argument;
+		unsigned repeated;
+	} cases[] = {{"2", 0, 2}, {"0", 0, 0}, {"0", 1, 1}, {"2", -1, 0}};
+
+	(void)state;
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(cases); i++) {
+		struct trainer t = {
+			.fail_at = UINT64_MAX, .verify_first = cases[i].argument};
+
+		setenv("TERN_VERIFY_FIRST", cases[i].environment, 1);
+		run_job(&t, 1, 1);
+		check(&t);
+		assert_int_equal(t.repeated, cases[i].repeated);
+	}
+	unsetenv("TERN_VERIFY_FIRST");
 }
 
 static struct tern_session *session_of(struct tern_shared *shared, const char *join)
@@ -317,10 +380,12 @@ static void start_parts(struct trainer *t)
 				&id),
 			0);
 	}
-	assert_int_equal(
-		tern_shared_start(t->shared, t->session,
-			&(struct tern_job_opts){
-				.workers = 1, .steps = STEPS, .rule = {.lr = 1}}),
+	assert_int_equal(tern_shared_start(t->shared, t->session,
+				 /* Which pushes come in time is not deterministic. */
+				 &(struct tern_job_opts){.workers = 1,
+					 .steps = STEPS,
+					 .rule = {.lr = 1},
+					 .verify_first = -1}),
 		0);
 }
 
@@ -461,6 +526,12 @@ static void test_what_is_missing_is_named(void **state)
 	assert_non_null(strstr(tern_shared_text(), "index 2 of 2 workers"));
 	unsetenv("TERN_WORKERS");
 	unsetenv("TERN_INDEX");
+	job.workers = 1;
+	setenv("TERN_VERIFY_FIRST", "-1", 1);
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"TERN_VERIFY_FIRST=-1: expected a number from 0 to 4294967295");
+	unsetenv("TERN_VERIFY_FIRST");
 	tern_shared_free(shared);
 }
 
@@ -619,6 +690,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sessions_train_from_many_threads),
 		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
+		cmocka_unit_test(
+			test_a_worker_that_is_not_deterministic_is_named_and_replaced),
+		cmocka_unit_test(test_the_environment_says_how_many_slots_are_verified),
 		cmocka_unit_test(
 			test_a_slot_that_ends_beside_pushes_has_them_whole_or_not),
 		cmocka_unit_test(test_threads_that_call_all_the_time_do_not_stop_a_job),

@@ -88,7 +88,7 @@ def with_servers(model, dataset, optimizer, slots):
         for slot, (x, y) in server.slots(dataset):
             print("step", slot.step, flush=True)
             with slot:
-                if ACT == "watch":
+                if ACT == "watch" and not slot.repeated:
                     trace(model, slot, x, y)
                 loss = backward(server, model, x, y)
                 if REST and ACT in ("kill", "terminate", "raise") and slot.step >= int(REST[0]):

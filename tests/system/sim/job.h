@@ -31,12 +31,13 @@ struct member {
 	struct tern_updater *updater;
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
-	/* May be lost without a crash: it was stalled for long, hangs, fails or was cut
-	 * off. Then the others go on without it. Its status is not checked. */
+	/* May be lost without a crash: it was stalled for long, hangs, fails, is not
+	 * deterministic or was cut off. Then the others go on without it. Its status is not checked. */
 	bool stalled;
 	/* The member's engine or user hangs for so long that the member is lost, while the
 	 * thread of its context still answers. */
 	bool hangs;
+	bool fickle;  /* its program computes other gradients each time */
 	bool fails;   /* its user fails in the middle, or at the end, of its next slot */
 	bool crowded; /* of a server: it has had a reason to raise its staging budget */
 	int status;
@@ -62,6 +63,8 @@ struct job {
 	bool no_records;
 	/* Simulated programs (program.h) train in sessions; there are no engines. */
 	bool sessions;
+	/* So many of the workers, the last ones, have programs that are not deterministic. */
+	unsigned fickle;
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */

@@ -27,7 +27,7 @@
 #define RECORDS      200u
 #define CHUNK_FLOATS 4096u /* smallest size of a chunk (see ps/plan.c) */
 /* Offset of the versions in a chunk; before it are the counts of the records. */
-#define VERSION_PLACE 2048u
+#define VERSION_PLACE (CHUNK_FLOATS / 2)
 #define SEED          5u
 #define STEPS         5u
 
@@ -239,11 +239,26 @@ static bool count_is_right(const struct job *j, const float *w)
 	return false;
 }
 
+/* Checks that the elements that belong to no record have kept their value. */
+static bool others_are_zero(const float *w)
+{
+	for (unsigned i = 0; i < CHUNKS * CHUNK_FLOATS; i++) {
+		if (i % VERSION_PLACE < RECORDS || w[i] == 0)
+			continue;
+		fprintf(stderr, "ledger: element %u, of no record, has become %g\n", i,
+			(double)w[i]);
+		return false;
+	}
+	return true;
+}
+
 bool ledger_is_right(const struct job *j)
 {
 	const float *w = job_result(j);
 
 	if (w && j->async && !count_is_right(j, w))
+		return false;
+	if (w && !others_are_zero(w))
 		return false;
 	for (uint64_t number = 0; w && number < RECORDS; number++) {
 		struct entry e = expected(j, number);

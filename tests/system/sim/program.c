@@ -22,6 +22,9 @@
 /* Fills gradients that were not pushed. If a server adds this up, the counts are
  * wrong. */
 #define NOT_FINAL 1e6f
+/* Added to a gradient by a program that is not deterministic, times the number of such
+ * gradients that it has made. */
+#define NOISE 1e4f
 
 /* The tensors, in the order of their names. They have the elements of the ledger, and
  * their bounds are not those of chunks. */
@@ -44,6 +47,16 @@ struct program {
 	struct tern_slot_info info;
 	unsigned order[TENSORS], pushed; /* of the slot: order of pushes, number made */
 	uint64_t digest;                 /* of the slot's parameters */
+	/* Slots that are still to be computed twice. `again`: the slot of `info`, whose
+	 * parameters and gradients were those of `digest`, is to come once more. */
+	uint64_t verify_left;
+	bool again;
+	uint64_t computed; /* slots whose results were handed in */
+	/* A program that is not deterministic: the tensor with a wrong gradient, how many it
+	 * has made, and whether two of one slot have been handed in. */
+	unsigned odd;
+	unsigned noises;
+	bool caught;
 	float room[ELEMENTS], final[ELEMENTS];
 	bool has_final;
 	/* The file with the results. */
@@ -109,6 +122,22 @@ static uint64_t digest_of(const struct program *p)
 	return digest;
 }
 
+/* The slots that are computed twice come again at once, and nothing else has changed. */
+static void check_again(struct program *p, const struct tern_slot_info *before)
+{
+	if (p->info.repeated != p->again)
+		complain(p, p->again ? "got another slot than the one to be repeated"
+				     : "got a slot again");
+	if (p->caught)
+		complain(p, "was not found out, though it is not deterministic");
+	if (!p->again)
+		return;
+	if (p->info.step != before->step || p->info.slot != before->slot ||
+		p->info.seed != before->seed || p->info.batch != before->batch ||
+		digest_of(p) != p->digest)
+		complain(p, "got a slot again with something else");
+}
+
 static void begin(struct program *p)
 {
 	p->digest = digest_of(p);
@@ -142,6 +171,15 @@ static void blunder(struct program *p)
 		complain(p, "got a record that the slot has not");
 }
 
+/* Makes a wrong gradient, in the second computation of a slot always, so that the two
+ * differ. */
+static void disturb(struct program *p, unsigned k, float *to)
+{
+	if (!p->member->fickle || k != p->odd || (!p->info.repeated && dice(p, 300)))
+		return;
+	to[below(p, tensors[k].count)] += NOISE * (float)++p->noises;
+}
+
 static void push(struct program *p)
 {
 	unsigned k = p->order[p->pushed++];
@@ -150,7 +188,8 @@ static void push(struct program *p)
 
 	ledger_fill(tern_slot_record(p->slot, 0), p->info.step, to, tensors[k].first,
 		tensors[k].count);
-	/* A tensor that is not pushed counts as zero. */
+	disturb(p, k, to);
+	/* A tensor that is not pushed counts as zero, also if the slot is computed twice. */
 	if (!in_place && is_zero(to, tensors[k].count) && dice(p, 500))
 		return;
 	expect(p, tern_slot_push(p->slot, p->ids[k], in_place ? NULL : to), 0, "a push");
@@ -160,6 +199,19 @@ static void push(struct program *p)
 	if (dice(p, 200))
 		expect(p, tern_slot_push(p->slot, p->ids[k], NULL), -EALREADY,
 			"a second push of a tensor");
+}
+
+static void end_slot(struct program *p)
+{
+	struct tern_slot *slot = p->slot;
+	bool counts = !tern_slot_is_revoked(slot);
+
+	p->slot = NULL;
+	expect(p, tern_slot_end(slot, 0.5), 0, "the end of a slot");
+	p->again = counts && p->verify_left > 0 && !p->info.repeated;
+	p->verify_left -= p->again;
+	p->caught = counts && p->info.repeated && p->member->fickle;
+	p->computed += counts && !p->again && !p->caught;
 }
 
 /* Goes on with the slot: pushes a tensor, if one is left; then it may fail, or after the
@@ -184,8 +236,7 @@ static void go_on(struct program *p)
 		if (tern_slot_param(slot, 0) || tern_slot_gradient(slot, 0))
 			complain(p, "got memory of a slot that has ended");
 	} else if (p->pushed == TENSORS && dice(p, 500)) {
-		p->slot = NULL;
-		expect(p, tern_slot_end(slot, 0.5), 0, "the end of a slot");
+		end_slot(p);
 	}
 }
 
@@ -244,6 +295,21 @@ static void keep_final(struct program *p)
 			tensors[k].count * sizeof(float));
 }
 
+/* A program that was found out is named, with the tensor. */
+static void check_caught(struct program *p)
+{
+	const char *text = tern_session_text(p->session);
+	char words[100];
+
+	expect(p, p->member->status, -EBADMSG, "different gradients");
+	snprintf(words, sizeof(words),
+		"twice, and 1 of %u gradients differ, first that of "
+		"tensor %s.",
+		(unsigned)TENSORS, tensors[p->odd].name);
+	if (!strstr(text, words))
+		complain(p, text);
+}
+
 /* The session has ended. */
 static void end(struct program *p)
 {
@@ -254,6 +320,10 @@ static void end(struct program *p)
 	m->results = m->worker->results;
 	/* Others finish the job in place of a program that says that it could not. */
 	snprintf(m->text, sizeof(m->text), "%s", tern_session_text(p->session));
+	if (p->caught)
+		check_caught(p);
+	if (m->worker->record_count != p->computed)
+		complain(p, "has handed in another number of slots than counts");
 }
 
 /* ---- when the program calls ---- */
@@ -268,15 +338,27 @@ static void wait_a_while(struct program *p)
 		tern_never("a timer");
 }
 
+/* The slot was to be computed for the second time, and is not needed any more. */
+static void was_revoked_between(struct program *p)
+{
+	p->again = false;
+	if (p->member->worker->computing)
+		complain(p, "left with a slot that nobody computes");
+}
+
 /* The program holds no slot. */
 static void look(struct program *p)
 {
+	const struct tern_slot_info before = p->info;
 	int r = tern_session_next(p->session, &p->slot, &p->info);
 
 	if (r == 0) {
+		check_again(p, &before);
 		begin(p);
 		wait_a_while(p);
 	} else if (tern_session_status(p->session) != -EAGAIN) {
+		if (p->again)
+			was_revoked_between(p);
 		end(p);
 	} else if (r == -ENODATA) {
 		if (!p->has_final || p->job->async)
@@ -342,6 +424,9 @@ static void declare(struct program *p)
 static void start(struct program *p, unsigned index)
 {
 	const struct job *j = p->job;
+	/* As many slots as that are computed twice. */
+	static const int64_t verify_first[] = {0, -1, 2, 1000};
+	int64_t verify = p->member->fickle ? 1 : verify_first[below(p, 4)];
 	struct tern_job_opts opts = {.workers = j->workers,
 		.index = index,
 		.mode = j->async ? TERN_TRAIN_ASYNC : TERN_TRAIN_SYNC,
@@ -351,9 +436,11 @@ static void start(struct program *p, unsigned index)
 		.rule = {.name = "sgd", .lr = 1},
 		.arithmetic = "ledger",
 		.records = ledger_data()->count,
-		.batch = 1};
+		.batch = 1,
+		.verify_first = verify};
 	struct tern_slot *slot;
 
+	p->verify_left = j->async || verify < 0 ? 0 : verify ? (uint64_t)verify : 1;
 	expect(p, tern_session_next(p->session, &slot, NULL), -EINVAL,
 		"a slot before the start");
 	expect(p, tern_session_start(p->session, &opts), 0, "the start");
@@ -376,6 +463,9 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	p->job = j;
 	p->member = m;
 	p->timer.fire = fire;
+	m->fickle = index + j->fickle >= j->workers;
+	m->stalled = m->fickle;
+	p->odd = (unsigned)below(p, TENSORS);
 	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
 		tern_never("a session");
 	declare(p);
@@ -428,5 +518,9 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 		.sessions = true,
 		.also = all_have_the_result};
 
+	if (!job.async && job.workers > 1 && seed % 3 != 1)
+		job.fickle = 1 + (unsigned)(seed / 12 % (job.workers - 1));
+	if (job.losses + job.fickle >= job.workers)
+		job.losses = job.workers - job.fickle - 1;
 	return ledger_run(&job, seed, verbose, hash);
 }
