@@ -250,7 +250,7 @@ static void cut(struct server_peer *p, const char *text)
 void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 {
 	struct tern_server *s = p->server;
-	char text[400];
+	char text[sizeof(s->first_loss)];
 	va_list ap;
 
 	if (s->over || !p->is_worker || p->lost || p->said_bye)

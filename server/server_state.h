@@ -248,7 +248,7 @@ struct tern_server {
 	struct lease *leases; /* sync: [slots] */
 	uint64_t generation;  /* server 0: number of the newest decision */
 	uint32_t lost_count;  /* number of lost workers */
-	char first_loss[400]; /* reason of the first loss */
+	char first_loss[500]; /* reason of the first loss */
 	bool all_done; /* server 0, async: the workers were told that no step is left */
 	/* Server 0, sync: the workers without a slot were told that the next version is
 	 * the last one. */

@@ -80,6 +80,9 @@ struct run {
 	 * time since when others wait for it in vain; 0: none do. */
 	const struct child *early;
 	uint64_t early_ns;
+	/* The cause is an exit code, and the worker has not printed a reason. */
+	bool cause_is_code;
+	uint64_t ended_ns;     /* time at which the last worker has ended; 0: not yet */
 	char cause[640];       /* how the first worker that failed has ended */
 	char dead_server[160]; /* how the first server that failed has ended */
 	bool server_killed;    /* that server was killed by a signal */
@@ -289,16 +292,25 @@ static bool is_well(const struct child *c)
 	return WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
 }
 
+/* The reason that a worker has printed for its exit code; NULL: none. */
+static const char *reason_of(const struct run *r, const struct child *c)
+{
+	const char *reason = r->reasons[launch_number(&r->l, c)].text;
+
+	/* 1 is the code of an exception that was not caught */
+	return WEXITSTATUS(c->status) == 1 && *reason ? reason : NULL;
+}
+
 /* Describes how a worker has ended: "worker 1 exited with code 1: ValueError: x". */
 static void describe(const struct run *r, const struct child *c, char *text, size_t bytes)
 {
-	const char *reason = r->reasons[launch_number(&r->l, c)].text;
+	const char *reason = reason_of(r, c);
 	int code = WEXITSTATUS(c->status);
 
 	if (WIFSIGNALED(c->status))
 		snprintf(text, bytes, "%s was killed by signal %d (%s)", c->name,
 			WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
-	else if (code == 1 && *reason) /* the code of an exception that was not caught */
+	else if (reason)
 		snprintf(
 			text, bytes, "%s exited with code %d: %s", c->name, code, reason);
 	else
@@ -335,8 +347,10 @@ static void on_exit_of(void *arg, struct child *c)
 		r->succeeded++;
 		return;
 	}
-	if (!*r->cause)
+	if (!*r->cause) {
 		describe(r, c, r->cause, sizeof(r->cause));
+		r->cause_is_code = WIFEXITED(c->status) && !reason_of(r, c);
+	}
 	r->l.died[launch_number(&r->l, c)] = true;
 	if (!r->l.loss_ns)
 		r->l.loss_ns = tern_clock_ns();
@@ -410,6 +424,8 @@ static uint64_t patience_ns(const struct run *r)
 
 static int turn_ms(const struct run *r)
 {
+	if (r->ended_ns)
+		return launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS);
 	if (r->l.failed_ns)
 		return launch_ms_left(r->l.failed_ns, patience_ns(r));
 	if (r->early_ns)
@@ -421,10 +437,20 @@ static int turn_ms(const struct run *r)
 	return -1;
 }
 
+/* True if all workers have ended, and a server may still tell why one of them failed: what
+ * that worker had told the servers. */
+static bool awaits_reason(const struct run *r)
+{
+	return r->begun && !r->succeeded && r->cause_is_code && !*r->l.error &&
+	       launch_running(&r->l, false) && !has_passed(r->ended_ns, LAUNCH_LINGER_NS);
+}
+
 static bool is_over(const struct run *r)
 {
-	if (r->l.sup.signal || all_workers_ended(r))
+	if (r->l.sup.signal)
 		return true;
+	if (all_workers_ended(r))
+		return !awaits_reason(r);
 	if (r->l.failed_ns)
 		return has_passed(r->l.failed_ns, patience_ns(r));
 	/* workers that hang were lost, and the others have ended */
@@ -437,6 +463,8 @@ static void run(struct run *r)
 	do {
 		launch_turn(&r->l, turn_ms(r));
 		r->l.settled = all_started(r);
+		if (!r->ended_ns && all_workers_ended(r))
+			r->ended_ns = tern_clock_ns();
 		settle_losses(r);
 	} while (!is_over(r));
 }
@@ -476,7 +504,10 @@ static void name_cause(const struct run *r, char *text, size_t bytes)
 		describe(r, r->early, how, sizeof(how));
 		snprintf(text, bytes, "the steps could not begin: %s", how);
 	} else if (*r->cause && (!*r->l.error || r->blames_workers)) {
-		snprintf(text, bytes, "%s", r->cause);
+		bool more = r->cause_is_code && *r->l.error;
+
+		snprintf(text, bytes, "%s%s%s", r->cause, more ? "; " : "",
+			more ? r->l.error : "");
 	} else if (*r->l.error) {
 		snprintf(text, bytes, "%s", r->l.error);
 	} else {
@@ -488,7 +519,7 @@ static void name_cause(const struct run *r, char *text, size_t bytes)
 
 static int conclude(struct run *r)
 {
-	char text[720];
+	char text[1200];
 
 	if (r->l.sup.signal)
 		return conclude_interrupted(r);

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers compute their first slots twice: programs under `tern run` that are not deterministic are found out and named,
-and those that are have the same bytes as without the check.
+"""Workers compute their first slots twice: programs under `tern run` that are not deterministic are found out and
+named, and those that are have the same bytes as without the check.
 
-usage: verify.py TERN, or as a worker: verify.py worker OUT HOW [INDEX]
+usage: verify.py TERN [CASE...], or as a worker: verify.py worker|quiet OUT HOW [INDEX]
 """
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -71,10 +72,11 @@ def work(out, how, index=None):
         bias, weights = session.tensor("bias", 1), session.tensor("weights", WIDTH, tern.normal(0.1))
         before = None
         for slot in session.slots():
+            given = slot.step, slot.number, slot.seed, slot.records.tobytes(), slot[weights].tobytes()
             if slot.repeated:
-                assert before == (slot.step, slot.number, slot.seed, slot.records.tobytes(), slot[weights].tobytes(), False)
+                assert given == before
                 repeated.append((slot.step, slot.number))
-            before = (slot.step, slot.number, slot.seed, slot.records.tobytes(), slot[weights].tobytes(), slot.repeated)
+            before = None if slot.repeated else given
             with slot:
                 program.compute(slot, bias, weights)
         print("repeated", len(repeated), flush=True)
@@ -119,11 +121,20 @@ def fails_with(how):
         for workers in (1, 2):
             lines = run(__file__, "worker", SCRATCH / "none", how, workers=workers, code=1)
             cause = lines[-1].removeprefix("tern run: ")
-            assert cause in [f"worker {i} exited with code 1: pytern.Error: {sentence(i, i)}" for i in range(workers)], cause
+            assert cause in [f"worker {i} exited with code 1: pytern.Error: {sentence(i, i)}"
+                             for i in range(workers)], cause
             for i in range(workers):
                 assert f"worker {i}: pytern.Error: {sentence(i, i)}" in lines, "\n".join(lines)
-    test.__name__ = f"a_program_with_{HOW[how].replace(' ', '_').replace(',', '').replace('-', 'minus_').replace('.', '_')}_is_named"
+    test.__name__ = f"a_program_with_{re.sub('[^a-z0-9]+', '_', HOW[how])}_is_named"
     return test
+
+
+def a_program_that_catches_the_exception_is_named_by_the_server():
+    for workers in (1, 2):
+        lines = run(__file__, "quiet", SCRATCH / "none", "random", workers=workers, code=1)
+        # The worker that the server misses first need not be the process that ends first.
+        assert re.match(r"tern run: worker \d exited with code 3; server 0: no worker is left: worker \d \(", lines[-1]), lines
+        assert lines[-1].partition("): ")[2] in [sentence(i, i) for i in range(workers)], lines
 
 
 def the_other_worker_goes_on_with_the_right_bytes():
@@ -212,8 +223,14 @@ def statistics_and_sums_of_passes_begin_anew_in_the_second_computation():
 
 if sys.argv[1] == "worker":
     work(*sys.argv[2:])
+elif sys.argv[1] == "quiet":
+    try:
+        work(*sys.argv[2:])
+    except tern.Error:
+        sys.exit(3)
 else:
-    CASES = [*map(fails_with, HOW), the_other_worker_goes_on_with_the_right_bytes,
+    CASES = [*map(fails_with, HOW), a_program_that_catches_the_exception_is_named_by_the_server,
+             the_other_worker_goes_on_with_the_right_bytes,
              bytes_do_not_depend_on_the_number_of_slots_that_are_verified,
              the_environment_counts_if_nothing_else_is_said, a_loss_that_differs_is_told_and_the_job_goes_on,
              without_the_check_a_program_may_be_random, dropout_with_a_generator_of_its_own_is_named,
