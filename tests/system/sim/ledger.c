@@ -242,7 +242,7 @@ static bool count_is_right(const struct job *j, const float *w)
 /* Checks that the elements that belong to no record have kept their value. */
 static bool others_are_zero(const float *w)
 {
-	for (unsigned i = 0; i < CHUNKS * CHUNK_FLOATS; i++) {
+	for (unsigned i = 0; i < LEDGER_CHUNKS * CHUNK_FLOATS; i++) {
 		if (i % VERSION_PLACE < RECORDS || w[i] == 0)
 			continue;
 		fprintf(stderr, "ledger: element %u, of no record, has become %g\n", i,
