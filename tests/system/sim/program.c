@@ -10,6 +10,7 @@
 #include <tern/train.h>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/rng.h"
 #include "base/util.h"
 #include "client/safetensors.h"
@@ -109,16 +110,10 @@ static uint64_t digest_of(const struct program *p)
 {
 	uint64_t digest = 0;
 
-	for (unsigned k = 0; k < TENSORS; k++) {
-		const float *values = tern_slot_param(p->slot, p->ids[k]);
-
-		for (uint64_t i = 0; i < tensors[k].count; i++) {
-			uint32_t bits;
-
-			memcpy(&bits, &values[i], sizeof(bits));
-			digest = tern_mix64(digest ^ bits);
-		}
-	}
+	for (unsigned k = 0; k < TENSORS; k++)
+		digest = tern_mix64(
+			digest ^ tern_digest(tern_slot_param(p->slot, p->ids[k]),
+					 tensors[k].count * sizeof(float)));
 	return digest;
 }
 
