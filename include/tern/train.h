@@ -19,8 +19,8 @@
  *
  * In sync mode the parameters of every step have the same bytes for any number of workers
  * and servers, whichever workers are lost, if a slot's gradient is a pure function of the
- * parameters, the slot's records and its seed. See docs/training.md. Each worker computes
- * its first slot twice, to notice that it is not.
+ * parameters, the slot's records and its seed. See docs/training.md. To find programs for
+ * which that is not so, each worker computes its first slot twice (verify_first).
  *
  * Only libraries that are built with training (build option "train") have these
  * functions.
