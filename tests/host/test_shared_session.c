@@ -585,7 +585,10 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	starts_badly(&job, NULL, "clip_norm: expected a finite number");
 	job = good;
 	job.mode = 7;
-	starts_badly(&job, NULL, "mode 7: expected sync (0) or async (1)");
+	starts_badly(&job, NULL, "mode 7: expected sync (0), async (1) or ssp (2)");
+	job.mode = TERN_TRAIN_ASYNC;
+	job.staleness = 1;
+	starts_badly(&job, NULL, "staleness 1: expected a number up to 2^40 in mode ssp");
 	job = good;
 	job.rule.lr = -1;
 	starts_badly(&job, NULL, "rule sgd: lr: expected more than 0, got -1");
