@@ -17,6 +17,7 @@
 #include "client/compute.h"
 #include "client/verify.h"
 #include "client/worker.h"
+#include "ps/given.h"
 
 #define SEED_STREAM 0x736c6f74ull /* "slot" */
 
@@ -44,6 +45,8 @@ struct tern_session {
 		bool given;
 		struct tern_optimizer rule;
 	} * rules_of;
+	/* By id: the program's values of a given tensor, until the start. */
+	const float **values_of;
 	struct tern_slot slot;
 	struct verify verify; /* the slots that are computed twice */
 	uint32_t index;       /* which worker this is */
@@ -249,6 +252,7 @@ void tern_session_free(struct tern_session *s)
 	tern_ps_job_fini(&s->job);
 	free(s->params_of);
 	free(s->rules_of);
+	free(s->values_of);
 	free(s->slot.pushed);
 	free(s->verify.digests);
 	free(s);
@@ -291,6 +295,7 @@ static int grow(struct tern_session *s)
 	uint32_t room = TERN_MAX(16u, 2 * s->tensor_room);
 	struct tern_param *params;
 	struct tensor_rule *rules;
+	const float **values;
 
 	if (s->job.param_count < s->tensor_room)
 		return 0;
@@ -302,6 +307,10 @@ static int grow(struct tern_session *s)
 	if (!rules)
 		return -ENOMEM;
 	s->rules_of = rules;
+	values = realloc(s->values_of, room * sizeof(*values));
+	if (!values)
+		return -ENOMEM;
+	s->values_of = values;
 	s->tensor_room = room;
 	return 0;
 }
@@ -331,6 +340,10 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 	if (o.shape.dtype != TERN_F32)
 		return complain(s, -EINVAL, "tensor %s: expected dtype f32, got %s",
 			o.name, tern_dtype_name(o.shape.dtype));
+	if ((o.init == TERN_INIT_GIVEN) != (o.values != NULL))
+		return complain(s, -EINVAL, "tensor %s: expected %s", o.name,
+			o.values ? "no values, as its init is not TERN_INIT_GIVEN"
+				 : "values, as its init is TERN_INIT_GIVEN");
 	if (s->job.param_count == TERN_PARAMS_MAX)
 		return complain(s, -E2BIG, "tensor %s: a job has at most %u tensors",
 			o.name, TERN_PARAMS_MAX);
@@ -343,6 +356,7 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 		return complain(s, -ENOMEM, "no memory for tensor %s", o.name);
 	*id = s->job.param_count++;
 	s->rules_of[*id] = own;
+	s->values_of[*id] = o.values;
 	s->job.params[*id] = (struct tern_param){.name = name,
 		.shape = o.shape,
 		.first = *id, /* until the tensors are sorted */
@@ -466,6 +480,22 @@ static uint64_t slots_to_verify(const struct tern_job_opts *o)
 	return o->verify_first ? (uint64_t)o->verify_first : 1;
 }
 
+/* Sets *given to what struct tern_worker_opts takes, from malloc(). */
+static int read_values(
+	struct tern_session *s, const struct tern_job_opts *o, const float ***given)
+{
+	struct tern_ps_text why;
+
+	*given = calloc(s->job.param_count, sizeof(**given));
+	if (!*given)
+		return complain(s, -ENOMEM, "no memory for the given values");
+	for (uint32_t id = 0; id < s->job.param_count; id++)
+		(*given)[s->params_of[id]] = s->values_of[id];
+	if (tern_given_describe(&s->job, *given, !o->init_from_first, &why) < 0)
+		return complain(s, -EINVAL, "%s", why.text);
+	return 0;
+}
+
 static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 {
 	const char *arithmetic = o->arithmetic ? o->arithmetic : "";
@@ -515,6 +545,7 @@ int tern_session_start_sized(
 {
 	struct tern_job_opts o;
 	struct tern_ps_text why;
+	const float **given = NULL;
 	int r = tern_read_sized(&o, sizeof(o), opts, opts_bytes);
 
 	if (r < 0)
@@ -527,6 +558,8 @@ int tern_session_start_sized(
 		r = lay_out(s);
 	if (r == 0)
 		r = check_job(s);
+	if (r == 0)
+		r = read_values(s, &o, &given);
 	if (r == 0) {
 		r = tern_worker_new(
 			&(struct tern_worker_opts){.domain = tern_context_domain(s->ctx),
@@ -534,6 +567,7 @@ int tern_session_start_sized(
 				.computer = &s->computer,
 				.job = &s->job,
 				.index = o.index,
+				.given = given,
 				.note = note,
 				.lost = lost,
 				.waiting = note,
@@ -543,6 +577,7 @@ int tern_session_start_sized(
 		if (r < 0)
 			complain(s, r, "%s", why.text);
 	}
+	free(given);
 	s->ended = r < 0;
 	s->status = r = end_status(r);
 	if (r < 0)

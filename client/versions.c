@@ -110,6 +110,7 @@ void versions_receive(struct tern_worker *w, uint64_t version)
 {
 	unsigned parity = version & 1;
 
+	w->has_given = w->has_given && parity == 0;
 	w->missing[parity] = w->plan.chunk_count;
 	w->last_posted = w->last_posted || version == w->my_steps;
 	for (uint32_t i = 0; i < w->plan.chunk_count; i++) {

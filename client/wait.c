@@ -62,7 +62,10 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 		snprintf(text, bytes, "server %u at %s to let it join", s->index,
 			w->job.servers[s->index]);
 	else if (!w->begun)
-		snprintf(text, bytes, "other workers or servers to join");
+		snprintf(text, bytes, "%s",
+			w->has_given ? "other workers or servers to join, or the initial "
+				       "values that a worker gives"
+				     : "other workers or servers to join");
 	else if (w->computing)
 		snprintf(text, bytes, "its own computation");
 	else if (has_all_parameters(w))

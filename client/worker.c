@@ -291,6 +291,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "there") == 0) {
 		tern_talk_say(&s->talk, json_pack("{s:s, s:I}", "type", "here", "version",
 						(json_int_t)w->version));
+	} else if (strcmp(type, "give") == 0) {
+		give_on_give(s);
 	} else if (strcmp(type, "done") == 0) {
 		worker_on_done(s);
 	} else if (strcmp(type, "applied") == 0) {
@@ -453,6 +455,8 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 	if (r == 0)
 		r = versions_init(w);
 	if (r == 0)
+		r = give_init(w);
+	if (r == 0)
 		r = slots_init(w);
 	return r;
 }
@@ -505,6 +509,7 @@ void tern_worker_free(struct tern_worker *w)
 		w->opts.computer->ops->unpin(w->opts.computer);
 	finish_fini(w);
 	slots_fini(w);
+	give_fini(w);
 	versions_fini(w);
 	tern_pool_free(w->pool);
 	tern_pool_free(w->talk_pool);

@@ -78,6 +78,10 @@ struct tern_worker_opts {
 	struct tern_vector_memory memory;
 	const struct tern_ps_job *job; /* copied */
 	uint32_t index;
+	/* Values of the tensors whose `init` is TERN_INIT_GIVEN, by the numbers that they have
+	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor.
+	 * Such jobs have their parameters in host memory. */
+	const float *const *given;
 	/* Used only if this worker becomes the finisher, as any worker may: where to save
 	 * the parameters; NULL: nowhere. */
 	const char *save_path;

@@ -4,6 +4,7 @@
  *
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being received
+ *     give.c      initial values that this worker has, and gives to the servers
  *     slots.c     gradients: begun slot by slot, sent while they are computed
  *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
@@ -25,6 +26,7 @@
 #include "client/compute.h"
 #include "client/ready.h"
 #include "client/worker.h"
+#include "ps/given.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
 #include "transport/context.h"
@@ -36,8 +38,9 @@ struct worker_server {
 	struct tern_channel *data;
 	uint32_t index;
 	bool welcome, gone;
-	bool placed;  /* spare.c: its answer to "where" was received */
-	bool counted; /* finish.c: its message "applied" was received */
+	bool placed;    /* spare.c: its answer to "where" was received */
+	bool was_given; /* give.c: it has asked for the given initial values */
+	bool counted;   /* finish.c: its message "applied" was received */
 };
 
 /*
@@ -127,6 +130,11 @@ struct tern_worker {
 	uint32_t missing[2];
 	uint64_t version; /* complete, and in use; the next one may be here, too */
 	bool last_posted; /* the receives of the last version are posted */
+
+	/* give.c */
+	bool has_given; /* w[1] has the initial values that this worker gives */
+	struct give_part *give_parts;
+	uint32_t give_count;
 
 	/* spare.c */
 	bool spare;              /* began without a slot, and has no version yet */
@@ -226,6 +234,12 @@ void versions_receive(struct tern_worker *w, uint64_t version);
 /* async: asks for the parameters once more after the last step. */
 void versions_pull(struct tern_worker *w);
 const struct tern_buf *versions_current(const struct tern_worker *w);
+
+/* give.c */
+int give_init(struct tern_worker *w);
+void give_fini(struct tern_worker *w);
+/* Handles "give": sends this server's share of the given initial values. */
+void give_on_give(struct worker_server *s);
 
 /* slots.c */
 int slots_init(struct tern_worker *w);

@@ -50,6 +50,21 @@ uint64_t tern_ps_job_steps_of(const struct tern_ps_job *job, uint32_t index)
 	return job->steps / job->workers + (index < job->steps % job->workers);
 }
 
+uint32_t tern_ps_job_tensor_at(const struct tern_ps_job *job, uint64_t element)
+{
+	uint32_t low = 0, high = job->param_count - 1;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low + 1) / 2;
+
+		if (job->params[middle].first <= element)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
 void tern_ps_job_fini(struct tern_ps_job *job)
 {
 	free(job->params);
@@ -105,7 +120,8 @@ static json_t *or_null(json_t *value)
 	return value ? value : json_null();
 }
 
-/* Numbers that the kind of initial values does not use are 0. */
+/* Numbers that the kind of initial values does not use are 0. A tensor with given values
+ * has a digest in place of them. */
 static json_t *encode_param(const struct tern_param *p)
 {
 	json_t *dims = json_array();
@@ -113,6 +129,11 @@ static json_t *encode_param(const struct tern_param *p)
 
 	for (uint32_t i = 0; i < p->shape.rank; i++)
 		json_array_append_new(dims, json_integer((json_int_t)p->shape.dims[i]));
+	if (p->init == TERN_INIT_GIVEN)
+		return json_pack("{s:o, s:o, s:s, s:I, s:I}", "name",
+			or_null(json_string(p->name)), "dims", dims, "init",
+			tern_init_name(p->init), "digest", (json_int_t)p->digest, "rule",
+			(json_int_t)p->rule);
 	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:I}", "name",
 		or_null(json_string(p->name)), "dims", dims, "init",
 		tern_init_name(p->init), "a",
@@ -345,7 +366,9 @@ static int decode_init(const json_t *root, struct tern_param *p, struct tern_ps_
 
 	if (tern_init_parse(init, &p->init) < 0)
 		return bad_value(why, root, "init",
-			"\"zeros\", \"constant\", \"uniform\" or \"normal\"");
+			"\"zeros\", \"constant\", \"uniform\", \"normal\" or \"given\"");
+	if (p->init == TERN_INIT_GIVEN)
+		return get_int(root, "digest", 0, UINT64_MAX, &p->digest, why);
 	if (get_float(root, "a", &p->a, why) < 0 || get_float(root, "b", &p->b, why) < 0)
 		return -EINVAL;
 	if (p->init == TERN_INIT_UNIFORM && !(p->b > p->a)) {
@@ -640,6 +663,11 @@ static void print_init(const struct tern_param *p, char *out, size_t size)
 		snprintf(
 			out, size, "normal with mean %s and standard deviation %s", a, b);
 		return;
+	case TERN_INIT_GIVEN:
+		snprintf(out, size, "with given values, %s",
+			p->digest ? "which must be those of all workers"
+				  : "of the first worker that lives");
+		return;
 	}
 }
 
@@ -648,7 +676,7 @@ static bool inits_are_equal(const struct tern_param *p, const struct tern_param 
 {
 	unsigned arguments = tern_init_arguments(p->init);
 
-	return p->init == q->init &&
+	return p->init == q->init && p->digest == q->digest &&
 	       (arguments < 1 || memcmp(&p->a, &q->a, sizeof(p->a)) == 0) &&
 	       (arguments < 2 || memcmp(&p->b, &q->b, sizeof(p->b)) == 0);
 }
@@ -675,6 +703,18 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 	}
 	if (inits_are_equal(p, q))
 		return false;
+	if (p->digest && q->digest) {
+		snprintf(why->text, sizeof(why->text),
+			"tensor %s: %s gives it other initial values than the job "
+			"(digest "
+			"%016llx, the job's %016llx): make them with the same seed (such "
+			"as "
+			"torch.manual_seed) or file on all workers, or set "
+			"init_from_first",
+			SHOWN(p->name), who, (unsigned long long)q->digest,
+			(unsigned long long)p->digest);
+		return true;
+	}
 	print_init(p, ours, sizeof(ours));
 	print_init(q, theirs, sizeof(theirs));
 	snprintf(why->text, sizeof(why->text), "tensor %s: %s starts it %s, the job %s",

@@ -86,6 +86,9 @@ int tern_ps_job_copy(
 	struct tern_ps_job *to, const struct tern_ps_job *from); /* -ENOMEM */
 void tern_ps_job_fini(struct tern_ps_job *job);
 
+/* Returns the number of the tensor that contains an element of the flat vector. */
+uint32_t tern_ps_job_tensor_at(const struct tern_ps_job *job, uint64_t element);
+
 /* The optimizer of a tensor. */
 static inline const struct tern_optimizer *tern_ps_job_rule(
 	const struct tern_ps_job *job, const struct tern_param *param)

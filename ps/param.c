@@ -30,6 +30,7 @@ static const char *const names[] = {
 	[TERN_INIT_CONSTANT] = "constant",
 	[TERN_INIT_UNIFORM] = "uniform",
 	[TERN_INIT_NORMAL] = "normal",
+	[TERN_INIT_GIVEN] = "given",
 };
 
 const char *tern_init_name(enum tern_init init)
@@ -52,6 +53,7 @@ unsigned tern_init_arguments(enum tern_init init)
 {
 	switch (init) {
 	case TERN_INIT_ZEROS:
+	case TERN_INIT_GIVEN:
 		return 0;
 	case TERN_INIT_CONSTANT:
 		return 1;
@@ -207,6 +209,10 @@ void tern_param_init(const struct tern_param *param, uint64_t seed, uint64_t fir
 	case TERN_INIT_NORMAL:
 		for (uint64_t i = 0; i < count; i++)
 			out[i] = normal(param, tern_rng_at(seed, STREAM, key, first + i));
+		return;
+	case TERN_INIT_GIVEN:
+		for (uint64_t i = 0; i < count; i++)
+			out[i] = NAN;
 		return;
 	}
 }

@@ -38,6 +38,13 @@
  *                      parameters. From a server to server 0: server 0 ends the job. From
  *                      a worker before the steps: only this worker ends
  *
+ * Initial values that workers have (server/given.c), after "start":
+ *
+ *   server 0 -> server {"type":"giver", "worker":k}: receive worker k's values
+ *   server -> worker   {"type":"give"}: send the given values of the server's chunks
+ *   server -> server 0 {"type":"given", "worker":k}: all of worker k's values are here
+ *   server 0 -> server {"type":"given"}: all servers have them, and the steps begin
+ *
  * The end in async mode:
  *
  *   worker -> server 0 {"type":"done"}: the worker has taken its last step

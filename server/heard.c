@@ -73,6 +73,12 @@ static void on_again(struct server_peer *p, const json_t *message)
 	start_on_again(p->server);
 }
 
+static void on_given(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	given_on_begin(p);
+}
+
 static void on_abort(struct server_peer *p, const json_t *message)
 {
 	server_aborted(p, tern_peer_name(p->peer), message);
@@ -110,6 +116,9 @@ static const struct word {
 	{"lost", ZERO, ANY_TIME, lease_on_decision},
 	{"start", ZERO, ANY_TIME, on_start},
 	{"again", ZERO, BEFORE_THE_STEPS, on_again},
+	{"giver", ZERO, ANY_TIME, given_on_giver},
+	{"given", SERVER, ANY_TIME, given_on_report},
+	{"given", ZERO, ANY_TIME, on_given},
 	{"abort", WORKER | SERVER, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
 	{"refused", ZERO, ANY_TIME, on_abort_by_zero},
@@ -152,7 +161,9 @@ static const struct word *find(const char *type, enum speaker speaker)
  * have begun before it receives "start". */
 static bool makes_steps(const struct tern_server *s, enum tern_mode mode)
 {
-	return s->has_job && s->job.mode == mode && (s->running || s->chunk_count == 0);
+	bool begun = s->running && !given_is_awaited(s);
+
+	return s->has_job && s->job.mode == mode && (begun || s->chunk_count == 0);
 }
 
 static bool is_time(const struct tern_server *s, enum when when)

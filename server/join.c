@@ -15,6 +15,7 @@
 
 void join_forget_job(struct tern_server *s)
 {
+	given_fini(s);
 	shard_fini(s);
 	lease_fini(s);
 	norm_fini(s);
@@ -45,6 +46,8 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 		       : -ENOMEM;
 	if (r == 0)
 		r = shard_init(s);
+	if (r == 0)
+		r = given_init(s);
 	if (r == 0)
 		r = lease_init(s);
 	if (r == 0 && job->clip_norm > 0)

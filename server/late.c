@@ -23,10 +23,12 @@
  * Time is counted in ticks, and a late tick counts as one: a server that was stopped, or
  * had no processor, does not count that time.
  *
+ * Before the steps a worker owes the initial values that it gives (given.c). To send them
+ * takes no computation, so `worker_timeout_ns` counts from the start.
+ *
  * In async mode no worker waits for another before the end, but with ssp: there a worker
  * owes as long as it has steps left and its copies are not held (async.c), and workers
- * that owe nothing wait for it. In both modes, when all
- * slots are done, every process waits for the worker that finishes the job, and then the
+ * that owe nothing wait for it. In both modes, when all slots are done, every process waits for the worker that finishes the job, and then the
  * servers wait for the goodbye of each worker.
  */
 #include "server/server_state.h"
@@ -42,6 +44,8 @@
 #define QUIET_NS (10 * TERN_NS_PER_S)
 /* The deadline is at least this many times the median time of a slot. */
 #define MEDIANS 10u
+/* In place of a step that is owed: initial values (given.c). */
+#define INITIAL (UINT64_MAX - 1)
 
 /* ---- what happens ---- */
 
@@ -93,7 +97,7 @@ static uint64_t deadline_ns(const struct tern_server *s)
 	uint64_t sorted[LATE_SLOTS];
 	size_t n = TERN_MIN(s->slot_count, (uint64_t)LATE_SLOTS);
 
-	if (n == 0 && (s->bye_count || all_computed(s)))
+	if (n == 0 && (s->bye_count || all_computed(s) || given_is_awaited(s)))
 		return s->opts.worker_timeout_ns;
 	/* No slot is complete, so nobody knows how long one takes. But after a loss, a
 	 * worker that hangs in its first slot may be the only one left, and the job has
@@ -180,11 +184,13 @@ static bool find_owing(struct tern_server *s)
 			owe(s->workers[i], UINT64_MAX, 0);
 		return true;
 	}
-	if (s->job.mode == TERN_MODE_SYNC)
+	if (given_is_awaited(s))
+		owe(given_owing(s), INITIAL, 0);
+	else if (s->job.mode == TERN_MODE_SYNC)
 		find_owing_sync(s);
 	else
 		find_owing_async(s);
-	if (s->index == 0 && all_computed(s))
+	if (s->index == 0 && all_computed(s) && !given_is_awaited(s))
 		owe(s->workers[lease_finisher(s)], UINT64_MAX, 0);
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		waiting += lease_is_live(s->workers[i]) && !s->workers[i]->owes;
@@ -201,7 +207,9 @@ static bool is_stuck(const struct tern_server *s, uint64_t limit_ns)
 
 static void describe(const struct server_peer *w, char *text, size_t bytes)
 {
-	if (w->owed_step == UINT64_MAX)
+	if (w->owed_step == INITIAL)
+		snprintf(text, bytes, "the initial values that it gives");
+	else if (w->owed_step == UINT64_MAX)
 		snprintf(text, bytes, "%s",
 			w->server->bye_count ? "its goodbye" : "the end of the job");
 	else if (w->server->job.mode == TERN_MODE_ASYNC)

@@ -278,6 +278,7 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 		lease_tell_lost(s->to_zero, p->index, text);
 	}
 	server_maybe_end(s);
+	given_on_lost(p);
 }
 
 /* True if this can be the number of a decision. Decisions are counted from 1, and there

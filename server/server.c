@@ -193,6 +193,8 @@ static bool may_say_bye(const struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
+	if (given_is_awaited(s))
+		return false;
 	return s->job.mode == TERN_MODE_ASYNC ? async_is_done(p) : sync_is_done(s);
 }
 

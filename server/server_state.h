@@ -13,6 +13,7 @@
  *     leaving.c workers that are asked to end
  *     spare.c   workers without a slot
  *     start.c   the time until the steps begin: workers that leave before, and the start
+ *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
@@ -26,6 +27,7 @@
 #include <tern/tern.h>
 
 #include "base/env.h"
+#include "ps/given.h"
 #include "ps/job.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
@@ -78,7 +80,8 @@ struct server_peer {
 	uint64_t slot_since_ns; /* time since which it can compute its present slot */
 	bool owes;              /* other processes may wait for this worker */
 	/* If `owes`: the step whose gradient others wait for; UINT64_MAX: they wait for
-	 * this worker to finish the job, or for its goodbye. */
+	 * this worker to finish the job, or for its goodbye; UINT64_MAX - 1: for the initial
+	 * values that it gives. */
 	uint64_t owed_step;
 	uint32_t owed_slot; /* sync: the slot of that gradient */
 	uint64_t silent_ns; /* time without progress */
@@ -227,6 +230,48 @@ struct norm_share { /* server 0: partial sums of one server */
 	bool arrived;
 };
 
+struct given_part { /* a range of given initial values, in version 0 of a chunk */
+	struct tern_req req;
+	struct chunk *chunk;
+	struct tern_given_range range;
+};
+
+/*
+ * Given initial values of this server's chunks:
+ *
+ *     UNASKED --the giver is asked--> ARRIVING --all are here--> CHECKING --> HERE
+ *
+ * To UNASKED from any state: server 0 has named another giver, or (not from HERE) the giver
+ * is lost.
+ */
+enum given_state {
+	GIVEN_UNASKED,
+	GIVEN_ARRIVING,
+	GIVEN_CHECKING,
+	GIVEN_HERE,
+};
+
+struct given {
+	enum given_state state;
+	/* The steps of this server have to wait for given values. */
+	bool awaited;
+	/* Server 0 has begun the steps: the values are final. */
+	bool begun;
+	struct server_peer *giver; /* the worker that gives; NULL: none, or it is lost */
+	/* The given ranges, in the order of the chunks; freed when the steps begin. */
+	struct given_part *parts;
+	uint32_t part_count, missing_count;
+	uint32_t out_count; /* receives that have not ended */
+	bool checking;      /* a task looks at a chunk's values */
+	uint32_t checked;   /* ranges that were found to be numbers */
+	uint64_t
+		wrong; /* element of the flat vector that is no number; UINT64_MAX: none */
+	/* Server 0: the worker that it has named last, and which servers have that worker's
+	 * values. `has` is NULL if the job has no given values. */
+	uint32_t chosen;
+	bool *has;
+};
+
 struct tern_server {
 	struct tern_server_opts opts;
 	struct tern_env *env;
@@ -291,6 +336,8 @@ struct tern_server {
 	uint32_t held_most;
 
 	struct server_peer *to_zero; /* others.c: connection to server 0 */
+
+	struct given given; /* given.c */
 
 	/* late.c */
 	struct tern_timer late_timer;
@@ -455,9 +502,26 @@ void start_on_start(struct tern_server *s);
 void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);
 void start_forget(struct tern_server *s);
+/* Sends version 0 to the workers: the steps begin. */
+void start_steps(struct tern_server *s);
 /* Server 0: sends "again" to server p and closes the connection, because a worker is
  * missing or server 0 has no job. p connects again when all workers have joined it. */
 void start_send_away(struct server_peer *p);
+
+/* given.c */
+int given_init(struct tern_server *s);
+void given_fini(struct tern_server *s);
+/* Called when all processes are connected. If given_is_awaited() then, start_steps() is
+ * called later. */
+void given_start(struct tern_server *s);
+/* True if the steps of this server have to wait for given initial values. */
+bool given_is_awaited(const struct tern_server *s);
+/* The worker whose given values this server is receiving; NULL: none. */
+struct server_peer *given_owing(const struct tern_server *s);
+void given_on_lost(struct server_peer *worker); /* the steps may have begun */
+void given_on_giver(struct server_peer *zero, const json_t *message);
+void given_on_report(struct server_peer *server, const json_t *message);
+void given_on_begin(struct server_peer *zero);
 
 /* leaving.c */
 void leaving_on_leave(struct server_peer *p, const json_t *message);

@@ -25,29 +25,13 @@ bool shard_is_on_device(const struct tern_server *s)
 	return s->opts.memory.kind == TERN_MEM_CUDA;
 }
 
-/* Returns the number of the tensor that contains an element of the flat vector. */
-static uint32_t tensor_at(const struct tern_ps_job *job, uint64_t element)
-{
-	uint32_t low = 0, high = job->param_count - 1;
-
-	while (low < high) {
-		uint32_t middle = low + (high - low + 1) / 2;
-
-		if (job->params[middle].first <= element)
-			low = middle;
-		else
-			high = middle - 1;
-	}
-	return low;
-}
-
 /* Computes the initial values of the parts of tensors that lie in the chunk. */
 static void fill(const struct chunk *c, float *w)
 {
 	const struct tern_ps_job *job = &c->server->job;
 	uint64_t at = c->plan->first, end = at + c->plan->count;
 
-	for (uint32_t i = tensor_at(job, at); at < end; i++) {
+	for (uint32_t i = tern_ps_job_tensor_at(job, at); at < end; i++) {
 		const struct tern_param *p = &job->params[i];
 		uint64_t to = TERN_MIN(p->first + p->count, end);
 
@@ -92,7 +76,7 @@ static unsigned list_rules(const struct chunk *c, struct tern_updater_segment *s
 	struct tern_updater_segment last = {0};
 	unsigned count = 0;
 
-	for (uint32_t i = tensor_at(job, at); at < end; i++) {
+	for (uint32_t i = tern_ps_job_tensor_at(job, at); at < end; i++) {
 		const struct tern_param *p = &job->params[i];
 		const struct tern_optimizer *rule = tern_ps_job_rule(job, p);
 		uint64_t to = TERN_MIN(p->first + p->count, end);

@@ -214,6 +214,14 @@ void start_on_recovered(struct tern_server *s)
 	start_maybe(s);
 }
 
+void start_steps(struct tern_server *s)
+{
+	if (s->job.mode == TERN_MODE_SYNC)
+		sync_start(s);
+	else
+		async_start(s);
+}
+
 static void start(struct tern_server *s)
 {
 	s->running = true;
@@ -226,10 +234,9 @@ static void start(struct tern_server *s)
 			lease_lost(s->workers[i], false, "worker %u has left", i);
 	if (s->over)
 		return;
-	if (s->job.mode == TERN_MODE_SYNC)
-		sync_start(s);
-	else
-		async_start(s);
+	given_start(s);
+	if (!given_is_awaited(s))
+		start_steps(s);
 	late_start(s);
 	lease_maybe_done(s);
 	/* A short job may be over before a server without chunks receives "start". */

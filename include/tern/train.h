@@ -48,13 +48,14 @@ enum tern_train_mode {
 	TERN_TRAIN_SSP = 2,
 };
 
-/* Initial values of a tensor. Value number i is a function of the job's seed, the
- * tensor's name and i. */
+/* Initial values of a tensor. Unless they are given, the servers compute them: value number
+ * i is a function of the job's seed, the tensor's name and i. */
 enum tern_init {
 	TERN_INIT_ZEROS = 0,
 	TERN_INIT_CONSTANT = 1, /* a */
 	TERN_INIT_UNIFORM = 2,  /* in [a, b), a < b */
 	TERN_INIT_NORMAL = 3,   /* with mean a and standard deviation b >= 0 */
+	TERN_INIT_GIVEN = 4,    /* `values` of struct tern_tensor_opts */
 };
 
 /* Bytes of the longest name of a tensor, without the NUL. */
@@ -81,6 +82,11 @@ struct tern_tensor_opts {
 	/* How the servers update this tensor; copied. NULL: as the job's rule says. A job
 	 * may have 16 different rules of tensors. */
 	const struct tern_rule_opts *rule;
+	/* TERN_INIT_GIVEN: the initial values, finite numbers in row-major order; else NULL.
+	 * The memory is the caller's. It is read until tern_session_start() has returned, and
+	 * must not change until then. Every worker brings the values; those of the lowest
+	 * live worker become the initial ones. */
+	const float *values;
 };
 
 /* How the learning rate changes from step to step. docs/training.md has the formulas. */
@@ -124,6 +130,10 @@ struct tern_job_opts {
 	 * others compute its slots. 0: 1; negative: none. Workers may have different
 	 * numbers. */
 	int64_t verify_first;
+	/* The workers' values of given tensors may differ, and those of the lowest live worker
+	 * count. If false, the servers refuse a worker whose values are not those of the
+	 * others, so the result does not depend on which workers live. */
+	bool init_from_first;
 };
 
 struct tern_session_opts {
@@ -172,8 +182,9 @@ static inline int tern_session_tensor(
 /*
  * Starts to join the job. If a server refuses the worker, the session ends with -EINVAL.
  * Errors, all of them with tern_session_text(): -EINVAL: something in `job` or in a
- * tensor is impossible, or two tensors have the same name; -EALREADY: the session has
- * started; -E2BIG; -ENOMEM. A session that could not start can only be freed.
+ * tensor is impossible, two tensors have the same name, or a given value is not a finite
+ * number; -EALREADY: the session has started; -E2BIG; -ENOMEM. A session that could not
+ * start can only be freed.
  */
 TERN_API int tern_session_start_sized(
 	struct tern_session *s, const struct tern_job_opts *job, size_t job_bytes);

@@ -606,6 +606,42 @@ static void test_impossible_jobs_are_refused_at_once(void **state)
 	starts_badly(&good, "w", "w");
 }
 
+static int declare_given(struct tern_shared *shared, struct tern_session *s,
+	enum tern_init init, const float *values)
+{
+	uint32_t id;
+
+	return tern_shared_tensor(shared, s,
+		&(struct tern_tensor_opts){.name = "w",
+			.shape = tern_shape_1d(TERN_F32, 3),
+			.init = init,
+			.values = values},
+		&id);
+}
+
+static void test_given_values_are_checked(void **state)
+{
+	const struct tern_job_opts job = {.workers = 1, .steps = 1};
+	const float values[] = {1, 2, -INFINITY};
+	struct tern_shared *shared;
+	struct tern_session *s;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	s = session_of(shared, "127.0.0.1:9");
+	assert_int_equal(declare_given(shared, s, TERN_INIT_GIVEN, NULL), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"tensor w: expected values, as its init is TERN_INIT_GIVEN");
+	assert_int_equal(declare_given(shared, s, TERN_INIT_ZEROS, values), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"tensor w: expected no values, as its init is not TERN_INIT_GIVEN");
+	assert_int_equal(declare_given(shared, s, TERN_INIT_GIVEN, values), 0);
+	assert_int_equal(tern_shared_start(shared, s, &job), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"tensor w: initial value 2 is -inf: expected finite numbers");
+	tern_shared_free(shared);
+}
+
 static void test_too_many_rules_are_refused(void **state)
 {
 	const struct tern_job_opts job = {.workers = 1, .steps = 1};
@@ -701,6 +737,7 @@ int main(void)
 		cmocka_unit_test(test_threads_that_call_all_the_time_do_not_stop_a_job),
 		cmocka_unit_test(test_what_is_missing_is_named),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
+		cmocka_unit_test(test_given_values_are_checked),
 		cmocka_unit_test(test_too_many_rules_are_refused),
 		cmocka_unit_test(test_a_server_without_a_host_is_an_error),
 		cmocka_unit_test(test_a_session_without_servers_ends),

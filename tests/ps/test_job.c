@@ -225,6 +225,32 @@ static void test_initial_values_come_back_bit_for_bit(void **state)
 	}
 }
 
+static void test_the_digest_of_given_values_comes_back(void **state)
+{
+	static const uint64_t digests[] = {0, 1, 0x8000000000000001ull, UINT64_MAX};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(digests); i++) {
+		struct tern_ps_job job = some_job(), back;
+		char *text;
+
+		job.params[1].init = TERN_INIT_GIVEN;
+		job.params[1].digest = digests[i];
+		text = tern_ps_job_encode(&job);
+		assert_int_equal(tern_ps_job_decode(text, strlen(text), &back, &why), 0);
+		assert_same(&job, &back);
+		assert_true(back.params[1].digest == digests[i]);
+		tern_ps_job_fini(&back);
+		*strstr(text, "digest") = 'x';
+		assert_int_equal(
+			tern_ps_job_decode(text, strlen(text), &back, &why), -EINVAL);
+		assert_non_null(strstr(
+			why.text, "tensor fc1.bias: digest: expected an integer from 0"));
+		tern_ps_job_fini(&job);
+		free(text);
+	}
+}
+
 /* What a caller describes wrongly is encoded so that the decoder names it. */
 static void refused_after_encoding(
 	const char *name, enum tern_init init, float a, float b, const char *word)
@@ -261,9 +287,9 @@ static void test_tensors_described_wrongly_are_refused_in_words(void **state)
 		"tensor x: b: expected a finite number, got null");
 	refused_after_encoding("x", TERN_INIT_CONSTANT, -INFINITY, 0,
 		"tensor x: a: expected a finite number, got null");
-	refused_after_encoding("x", (enum tern_init)4, 0, 0,
-		"tensor x: init: expected \"zeros\", \"constant\", \"uniform\" or "
-		"\"normal\", got \"unknown\"");
+	refused_after_encoding("x", (enum tern_init)5, 0, 0,
+		"tensor x: init: expected \"zeros\", \"constant\", \"uniform\", "
+		"\"normal\" or \"given\", got \"unknown\"");
 	refused_after_encoding(long_name, TERN_INIT_ZEROS, 0, 0,
 		"tensor number 1: name: expected 1 to 255 bytes");
 	refused_after_encoding("\xff", TERN_INIT_ZEROS, 0, 0,
@@ -391,8 +417,8 @@ static void test_the_value_of_a_wrong_field_is_told(void **state)
 	refused(PARAM, "a", "[1,2]",
 		"tensor fc1.bias: a: expected a finite number, got [1,2]");
 	refused(PARAM, "init", "\"gauss\"",
-		"tensor fc1.bias: init: expected \"zeros\", \"constant\", \"uniform\" or "
-		"\"normal\", got \"gauss\"");
+		"tensor fc1.bias: init: expected \"zeros\", \"constant\", \"uniform\", "
+		"\"normal\" or \"given\", got \"gauss\"");
 	refused(PARAM, "dims", "[0]", "tensor fc1.bias: dims: expected dimensions of 1");
 	refused(PARAM, "name", "\"\"", "tensor number 1: name: expected 1 to 255 bytes");
 	refused(PARAM, "name", "\"fc1.weight\"",
@@ -718,6 +744,40 @@ static void test_a_difference_between_tensors_is_said_in_words(void **state)
 		"zeros");
 }
 
+static void give(struct tern_ps_job *job, uint64_t digest)
+{
+	set_init(job, 1, TERN_INIT_GIVEN, 0, 0);
+	job->params[1].digest = digest;
+}
+
+static void test_other_given_values_are_a_difference(void **state)
+{
+	(void)state;
+	DIFFERS((give(&ours, 5), give(&theirs, 6)),
+		"tensor fc1.bias: worker 7 gives it other initial values than the job "
+		"(digest 0000000000000006, the job's 0000000000000005): make them with "
+		"the same seed (such as torch.manual_seed) or file on all workers, or "
+		"set init_from_first");
+	DIFFERS(give(&theirs, 6),
+		"with given values, which must be those of all workers");
+	DIFFERS((give(&ours, 5), give(&theirs, 0)),
+		"tensor fc1.bias: worker 7 starts it with given values, of the first "
+		"worker that lives, the job with given values, which must be those of "
+		"all workers");
+}
+
+static void test_equal_given_values_are_no_difference(void **state)
+{
+	struct tern_ps_job ours = some_job(), theirs = some_job();
+
+	(void)state;
+	give(&ours, 5);
+	give(&theirs, 5);
+	assert_false(tern_ps_job_differs(&ours, &theirs, "it", &why));
+	tern_ps_job_fini(&ours);
+	tern_ps_job_fini(&theirs);
+}
+
 /* Long names are cut, so the rest of the sentence is whole. */
 static void test_a_difference_between_long_names_is_said_to_its_end(void **state)
 {
@@ -726,6 +786,9 @@ static void test_a_difference_between_long_names_is_said_to_its_end(void **state
 	(void)state;
 	memset(long_name, 'x', sizeof(long_name) - 1);
 	long_name[sizeof(long_name) - 1] = 0;
+	DIFFERS((give(&ours, 5), give(&theirs, 6),
+			ours.params[1].name = theirs.params[1].name = long_name),
+		"or set init_from_first");
 	DIFFERS(ours.params[1].name = long_name, "xxx...: the job has it, worker 7 does");
 	DIFFERS((ours.params[0].name = theirs.params[0].name = long_name,
 			set_init(&theirs, 0, TERN_INIT_NORMAL, -1.17549435e-38f,
@@ -787,6 +850,7 @@ int main(void)
 		cmocka_unit_test(test_a_job_comes_back_the_same),
 		cmocka_unit_test(test_names_of_1_to_255_bytes_come_back),
 		cmocka_unit_test(test_initial_values_come_back_bit_for_bit),
+		cmocka_unit_test(test_the_digest_of_given_values_comes_back),
 		cmocka_unit_test(test_tensors_described_wrongly_are_refused_in_words),
 		cmocka_unit_test(test_a_field_that_is_missing_or_wrong_is_named),
 		cmocka_unit_test(test_the_value_of_a_wrong_field_is_told),
@@ -800,6 +864,8 @@ int main(void)
 		cmocka_unit_test(test_changed_bytes_are_refused_or_a_sane_job),
 		cmocka_unit_test(test_a_difference_is_said_with_both_values),
 		cmocka_unit_test(test_a_difference_between_tensors_is_said_in_words),
+		cmocka_unit_test(test_other_given_values_are_a_difference),
+		cmocka_unit_test(test_equal_given_values_are_no_difference),
 		cmocka_unit_test(test_a_difference_between_long_names_is_said_to_its_end),
 		cmocka_unit_test(test_initial_values_are_compared_as_they_are_used),
 		cmocka_unit_test(test_arithmetic_may_differ_in_async_mode),

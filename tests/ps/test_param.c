@@ -277,7 +277,7 @@ static void test_kinds_have_names(void **state)
 	enum tern_init init;
 
 	(void)state;
-	for (enum tern_init i = TERN_INIT_ZEROS; i <= TERN_INIT_NORMAL; i++) {
+	for (enum tern_init i = TERN_INIT_ZEROS; i <= TERN_INIT_GIVEN; i++) {
 		assert_int_equal(tern_init_parse(tern_init_name(i), &init), 0);
 		assert_int_equal(init, i);
 	}

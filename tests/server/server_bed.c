@@ -107,6 +107,10 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 
 	if (strcmp(tern_talk_type(message), "welcome") == 0) {
 		v->welcome = true;
+	} else if (strcmp(tern_talk_type(message), "give") == 0) {
+		v->gives = true;
+	} else if (strcmp(tern_talk_type(message), "given") == 0) {
+		v->begins = true;
 	} else if (strcmp(tern_talk_type(message), "again") == 0) {
 		v->again = true;
 	} else if (strcmp(tern_talk_type(message), "refused") == 0 ||

@@ -18,7 +18,10 @@ struct visitor {
 	struct tern_talk talk;
 	struct tern_peer *peer;
 	bool down, welcome, refused, again, aborted;
-	char text[200]; /* reason why it was refused, or why the job ended */
+	/* A worker was asked for the given initial values; a server heard that all servers
+	 * have them. */
+	bool gives, begins;
+	char text[400]; /* reason why it was refused, or why the job ended */
 };
 
 struct rig {

@@ -805,6 +805,10 @@ static void test_a_worker_believes_no_number_that_cannot_be(void **state)
 		check_worker_refuses(late[i], "expected the time in ns");
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lost); i++)
 		check_worker_refuses(lost[i], "server 0 gave slots to this worker");
+	check_worker_refuses("{\"type\":\"give\"}",
+		"server 0 asked for initial values: expected it once, before version 0 "
+		"is "
+		"complete, and of a job that has given values");
 }
 
 /* Server 0 sends server 1 an impossible decision about worker 1. Server 1 must end the

@@ -65,6 +65,14 @@ struct job {
 	bool sessions;
 	/* So many of the workers, the last ones, have programs that are not deterministic. */
 	unsigned fickle;
+	/* If job.sessions: which tensors of the programs have given initial values, one bit for
+	 * each; 0: none. */
+	unsigned given;
+	/* The workers have different given values, and those of the lowest live worker
+	 * count. */
+	bool from_first;
+	/* Initial value of an element; NULL: all are 0. */
+	float (*initial)(const struct job *j, uint64_t element);
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */

@@ -141,6 +141,11 @@ void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t fi
 	}
 }
 
+bool ledger_counts(uint64_t element)
+{
+	return element % VERSION_PLACE < RECORDS;
+}
+
 /* ---- the audit ---- */
 
 /* What is expected of one record: how often it is applied, at least and at most, and from
@@ -252,9 +257,20 @@ static bool others_are_zero(const float *w)
 	return true;
 }
 
+/* The saved parameters without their initial values; NULL: nothing was saved. */
+static const float *changes(const struct job *j)
+{
+	static float w[LEDGER_CHUNKS * CHUNK_FLOATS];
+	const float *result = job_result(j);
+
+	for (uint64_t i = 0; result && i < TERN_ARRAY_SIZE(w); i++)
+		w[i] = result[i] - (j->initial ? j->initial(j, i) : 0);
+	return result ? w : NULL;
+}
+
 bool ledger_is_right(const struct job *j)
 {
-	const float *w = job_result(j);
+	const float *w = changes(j);
 
 	if (w && j->async && !count_is_right(j, w))
 		return false;

@@ -29,6 +29,8 @@ uint64_t ledger_steps_in(
  * that has this one record, computed from this version. */
 void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t first,
 	uint64_t count);
+/* True if the gradient of some record may change the element. */
+bool ledger_counts(uint64_t element);
 /* Checks that every record was applied in every chunk as often as it should be; prints
  * the first error. */
 bool ledger_is_right(const struct job *j);

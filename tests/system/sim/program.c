@@ -59,6 +59,7 @@ struct program {
 	unsigned noises;
 	bool caught;
 	float room[ELEMENTS], final[ELEMENTS];
+	float given[ELEMENTS]; /* initial values that it has, until the start */
 	bool has_final;
 	/* The file with the results. */
 	struct tern_file_op file;
@@ -391,20 +392,32 @@ static void event(void *arg)
 
 /* ---- making the program ---- */
 
-static void declare(struct program *p)
+/* The value that a worker gives for an element of a given tensor. */
+static float value_of(const struct job *j, unsigned worker, uint64_t element)
+{
+	return (float)(1 + element % 5 + (j->from_first ? 8 * worker : 0));
+}
+
+static void declare(struct program *p, unsigned index)
 {
 	unsigned order[TENSORS];
 	uint32_t ignored;
 
+	for (uint64_t i = 0; i < ELEMENTS; i++)
+		p->given[i] = value_of(p->job, index, i);
 	shuffle(p, order);
 	for (unsigned i = 0; i < TENSORS; i++) {
 		unsigned k = order[i];
+		bool given = p->job->given >> k & 1;
 
 		expect(p,
 			tern_session_tensor(p->session,
 				&(struct tern_tensor_opts){.name = tensors[k].name,
-					.shape = tern_shape_1d(
-						TERN_F32, tensors[k].count)},
+					.shape =
+						tern_shape_1d(TERN_F32, tensors[k].count),
+					.init = given ? TERN_INIT_GIVEN : TERN_INIT_ZEROS,
+					.values = given ? p->given + tensors[k].first
+							: NULL},
 				&p->ids[k]),
 			0, "a tensor");
 	}
@@ -432,13 +445,15 @@ static void start(struct program *p, unsigned index)
 		.arithmetic = "ledger",
 		.records = ledger_data()->count,
 		.batch = 1,
-		.verify_first = verify};
+		.verify_first = verify,
+		.init_from_first = j->from_first};
 	struct tern_slot *slot;
 
 	p->verify_left = j->async || verify < 0 ? 0 : verify ? (uint64_t)verify : 1;
 	expect(p, tern_session_next(p->session, &slot, NULL), -EINVAL,
 		"a slot before the start");
 	expect(p, tern_session_start(p->session, &opts), 0, "the start");
+	memset(p->given, 0xff, sizeof(p->given));
 	expect(p, tern_session_start(p->session, &opts), -EALREADY, "a second start");
 }
 
@@ -463,7 +478,7 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	p->odd = (unsigned)below(p, TENSORS);
 	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
 		tern_never("a session");
-	declare(p);
+	declare(p, index);
 	start(p, index);
 	m->worker = session_worker(p->session);
 	return p;
@@ -476,6 +491,77 @@ void program_free(struct program *p)
 	free(p->parts[0].iov_base);
 	tern_session_free(p->session);
 	free(p);
+}
+
+/* ---- given initial values ---- */
+
+static bool is_given(const struct job *j, uint64_t element)
+{
+	for (unsigned k = 0; k < TENSORS; k++)
+		if (element >= tensors[k].first &&
+			element < tensors[k].first + tensors[k].count)
+			return j->given >> k & 1;
+	return false;
+}
+
+/* The worker whose values the job began with, as far as the results show that. */
+static unsigned giver(const struct job *j)
+{
+	const float *result = job_result(j);
+
+	for (uint64_t i = 0; result && j->from_first && i < ELEMENTS; i++)
+		if (is_given(j, i) && !ledger_counts(i))
+			return (unsigned)(result[i] - 1) / 8;
+	return 0;
+}
+
+static float initial(const struct job *j, uint64_t element)
+{
+	static const struct job *of;
+	static unsigned worker;
+
+	if (element == 0 || of != j)
+		worker = giver(j);
+	of = j;
+	return is_given(j, element) ? value_of(j, worker, element) : 0;
+}
+
+/* Checks the elements that no gradient changes: all of them have the values of one worker,
+ * and a worker is passed over only if it was lost. */
+static bool began_right(const struct job *j)
+{
+	const float *result = job_result(j);
+	unsigned lost = j->workers - job_workers_left(j);
+
+	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
+		if (result[i] == initial(j, i) || ledger_counts(i))
+			continue;
+		fprintf(stderr, "program: element %u ends as %g, and began as %g\n",
+			(unsigned)i, (double)result[i], (double)initial(j, i));
+		return false;
+	}
+	return result && (giver(j) <= lost);
+}
+
+/* While a worker gives the initial values, it may crash, or be asked to leave. */
+static void hurt_giver(struct job *j)
+{
+	const struct tern_server *s = j->members[0].server;
+	struct member *m;
+
+	if (!j->losses || !s->running || !s->given.has || s->given.begun ||
+		!tern_sim_dice(j->sim, 60))
+		return;
+	m = &j->members[j->servers + s->given.chosen];
+	if (m->ended || m->asked || m->stalled || tern_sim_crashed(m->process))
+		return;
+	j->losses--;
+	m->asked = tern_sim_dice(j->sim, 300);
+	if (m->asked)
+		tern_worker_ask_to_leave(m->worker, "asked");
+	else
+		tern_sim_crash(m->process);
+	j->doomed = j->doomed || job_workers_left(j) == 0;
 }
 
 /* ---- the scenario ---- */
@@ -494,23 +580,28 @@ static bool all_have_the_result(const struct job *j)
 		fprintf(stderr, "program: member %u ended with other parameters\n", i);
 		return false;
 	}
-	return result;
+	return result && (!j->given || began_right(j));
 }
 
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 {
+	unsigned given = seed / 2 % 3 ? 1 + (unsigned)(seed / 3 % 31) : 0;
 	struct job job = {.servers = 1 + (unsigned)(seed % 3),
 		.workers = 1 + (unsigned)(seed / 2 % 6),
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
 		.hurt_permille = 30,
 		.nap_permille = seed / 32 % 2 ? 20 : 0,
-		.losses = (unsigned)(seed / 16 % 3),
+		.losses = (unsigned)(seed / 16 % 3) + (given && seed % 3),
 		.polite = true,
 		.fails = seed % 5 < 3,
 		.hangs = seed % 7 == 3,
 		.worker_timeout_ns = 2 * TERN_NS_PER_S,
 		.async = seed % 8 == 5,
 		.sessions = true,
+		.given = given,
+		.from_first = seed / 2 % 3 == 2,
+		.initial = initial,
+		.prologue = hurt_giver,
 		.also = all_have_the_result};
 
 	if (!job.async && job.workers > 1 && seed % 3 != 1)

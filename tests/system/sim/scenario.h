@@ -57,7 +57,8 @@ bool scenario_user(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Jobs of simulated programs that train in sessions (tern/train.h), with the same
  * disturbances and checks as scenario_user(). The final parameters of all workers must be
- * those that one of them has saved. */
+ * those that one of them has saved. In most seeds some tensors have given initial values, and
+ * workers are lost while they give them. */
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
