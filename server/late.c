@@ -28,8 +28,9 @@
  *
  * In async mode no worker waits for another before the end, but with ssp: there a worker
  * owes as long as it has steps left and its copies are not held (async.c), and workers
- * that owe nothing wait for it. In both modes, when all slots are done, every process waits for the worker that finishes the job, and then the
- * servers wait for the goodbye of each worker.
+ * that owe nothing wait for it. In both modes, when all slots are done, every process
+ * waits for the worker that finishes the job, and then the servers wait for the goodbye
+ * of each worker.
  */
 #include "server/server_state.h"
 

@@ -23,6 +23,13 @@ def make_data():
     return x, ((x ** 2).sum(1) > FEATURES).astype(numpy.float32)
 
 
+def make_params():
+    """Every worker makes the same initial values, as the servers check."""
+    hidden, out = jax.random.split(jax.random.PRNGKey(1))
+    return {"hidden": {"w": 0.3 * jax.random.normal(hidden, (FEATURES, HIDDEN)), "b": jnp.zeros(HIDDEN)},
+            "out": {"w": 0.1 * jax.random.normal(out, (HIDDEN, 1)), "b": jnp.zeros(1)}}
+
+
 def logits(params, x, key=None):
     hidden = jax.nn.relu(x @ params["hidden"]["w"] + params["hidden"]["b"])
     if key is not None:  # dropout
@@ -37,12 +44,11 @@ def loss(params, x, y, key):
 
 def train(path):
     x, y = make_data()
-    params = {"hidden": {"w": jnp.zeros((FEATURES, HIDDEN)), "b": jnp.zeros(HIDDEN)},
-              "out": {"w": jnp.zeros((HIDDEN, 1)), "b": jnp.zeros(1)}}
+    params = make_params()
     step = jax.jit(jax.value_and_grad(loss))
     with tern.Session(steps=300, slots=4, seed=3, optimizer=tern.Adam(lr=5e-3), records=RECORDS, batch=32,
                       data=tern.digest(x, y), arithmetic="jax_mlp 1") as session:
-        server = pytern.jax.Server(params, session, init={"hidden.w": tern.normal(0.3), "out.w": tern.normal(0.1)})
+        server = pytern.jax.Server(params, session)
         for slot in session.slots():
             with slot:
                 mine = slot.records

@@ -20,6 +20,7 @@ class Model(nn.Module):
     def __init__(self, symbols, width=48, layers=2):
         super().__init__()
         self.embedding = nn.Embedding(symbols, width)
+        nn.init.normal_(self.embedding.weight, std=0.1)  # instead of 1: it is the output layer, too
         self.place = nn.Parameter(torch.randn(LENGTH, width) * 0.02)
         self.layers = nn.ModuleList([nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.1, batch_first=True)
                                      for _ in range(layers)])
@@ -52,12 +53,11 @@ def train(options):
     with open(options.text, "rb") as file:
         text = file.read()
     dataset = Windows(text)
+    torch.manual_seed(1)  # every worker makes the same initial values, as the servers check
     model = Model(len(dataset.symbols))
     with tern.Session(steps=options.steps, slots=options.slots, seed=5, optimizer=tern.Adam(lr=2e-3), clip_norm=1,
                       records=len(dataset), batch=16, data=tern.digest(text), arithmetic="torch_text 1") as session:
-        server = pytern.torch.Server(model, session, init={
-            "embedding.weight": tern.normal(0.1),  # instead of 1: it is the output layer, too
-            "place": tern.normal(0.02)})
+        server = pytern.torch.Server(model, session)
         for slot, (x, y) in server.slots(dataset):
             with slot:
                 loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())

@@ -14,7 +14,7 @@ import jax
 import numpy
 
 from ._frameworks import Stated, build_digest, hint
-from .rules import Init, constant
+from .rules import Init
 from .session import Session, Slot, Tensor
 
 __all__ = ["Server"]
@@ -29,22 +29,20 @@ def _name(path: Any) -> str:
     return ".".join(map(str, parts)) or "parameter"
 
 
-def _init(name: str, leaf: Any, stated: Stated) -> Init:
+def _init(name: str, leaf: Any, stated: Stated) -> Any:
+    """How a leaf begins: as the program states, or else with the values that it has."""
     init = stated.find(name)
-    if init is not None:
-        return init
-    values = numpy.asarray(leaf).reshape(-1) if not isinstance(leaf, jax.ShapeDtypeStruct) else numpy.empty(0)
-    if len(values) and (values == values[0]).all():
-        return constant(values[0])
-    raise ValueError(f"parameter {name}: the servers make the initial values, and cannot take given ones yet: "
-                     f"{hint(name)}")
+    if init is None and isinstance(leaf, jax.ShapeDtypeStruct):
+        raise ValueError(f"parameter {name} has no values: {hint(name)}")
+    return numpy.asarray(leaf) if init is None else init
 
 
 class Server:
     """The parameters `params`, a tree of arrays (or of jax.ShapeDtypeStruct), declared as tensors of `session`.
 
-    `init`: how they begin, by their names or patterns, such as {"*.w": pytern.normal(0.1)}. A leaf whose values are all
-    equal begins with that value if it is not named. `arithmetic`: in place of what describes this JAX and processor.
+    Training begins with the values of the arrays, which must be the same on all workers (but see
+    Session(init_from_first)). `init`: how leaves begin that the servers initialise instead, by their names or patterns,
+    such as {"*.w": pytern.normal(0.1)}. `arithmetic`: in place of what describes this JAX and processor.
     """
 
     def __init__(self, params: Any, session: Session, *, init: Mapping[str, Init] | None = None,

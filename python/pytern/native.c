@@ -162,12 +162,25 @@ void release(struct session *self)
 	WITHOUT_GIL(tern_shared_free(shared));
 }
 
+/* Lets the program change or free its arrays with initial values. */
+static void drop_given(struct session *self)
+{
+	for (uint32_t i = 0; i < self->given_count; i++) {
+		PyBuffer_Release(self->given[i]);
+		free(self->given[i]);
+	}
+	free(self->given);
+	self->given = NULL;
+	self->given_count = 0;
+}
+
 static void session_dealloc(struct session *self)
 {
 	PyTypeObject *type = Py_TYPE((PyObject *)self);
 	freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	release(self);
+	drop_given(self);
 	for (unsigned i = 0; i < self->note_count; i++)
 		free(self->notes[i]);
 	free(self->tensors);
@@ -189,6 +202,7 @@ static PyObject *session_close(struct session *self, PyObject *ignored)
 	if (self->forks != forks)
 		Py_RETURN_NONE;
 	wait_for_none(&self->users);
+	drop_given(self);
 	if (slot)
 		tern_shared_fail(self->shared, slot, "the session was closed");
 	if (self->views == 0)
@@ -242,18 +256,49 @@ static bool read_rule(PyObject *from, struct tern_rule_opts *rule)
 	return false;
 }
 
-/* tensor(name, shape, init, a, b, rule or None) -> id */
+/* Keeps the initial values in `from` until the session has started. Returns their memory. */
+static const float *keep_given(
+	struct session *self, PyObject *from, const struct tensor *tensor)
+{
+	Py_buffer **grown =
+		realloc(self->given, (self->given_count + 1) * sizeof(*grown));
+	Py_buffer *buffer = malloc(sizeof(*buffer));
+
+	if (grown)
+		self->given = grown;
+	if (!grown || !buffer) {
+		free(buffer);
+		PyErr_NoMemory();
+		return NULL;
+	}
+	if (PyObject_GetBuffer(from, buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+		free(buffer);
+		return NULL;
+	}
+	if (buffer->len != tensor->bytes || !buffer->format ||
+		strcmp(buffer->format, "f") != 0) {
+		PyErr_SetString(PyExc_ValueError,
+			"initial values: expected float32 of the tensor's size");
+		PyBuffer_Release(buffer);
+		free(buffer);
+		return NULL;
+	}
+	self->given[self->given_count++] = buffer;
+	return buffer->buf;
+}
+
+/* tensor(name, shape, init, a, b, rule or None, values or None) -> id */
 static PyObject *session_tensor(struct session *self, PyObject *args)
 {
 	struct tern_tensor_opts opts = {0};
 	struct tern_rule_opts rule = {0};
 	struct tensor tensor, *grown;
-	PyObject *dims, *of_rule;
+	PyObject *dims, *of_rule, *values;
 	uint32_t id;
 	int init, r;
 
-	if (!PyArg_ParseTuple(args, "sO!iddO", &opts.name, &PyTuple_Type, &dims, &init,
-		    &opts.a, &opts.b, &of_rule) ||
+	if (!PyArg_ParseTuple(args, "sO!iddOO", &opts.name, &PyTuple_Type, &dims, &init,
+		    &opts.a, &opts.b, &of_rule, &values) ||
 		!is_usable(self) || !read_shape(dims, &opts.shape, &tensor) ||
 		(of_rule != Py_None && !read_rule(of_rule, &rule)))
 		return NULL;
@@ -263,6 +308,11 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 	if (!grown)
 		return PyErr_NoMemory();
 	self->tensors = grown;
+	if (values != Py_None) {
+		opts.values = keep_given(self, values, &tensor);
+		if (!opts.values)
+			return NULL;
+	}
 	/* With the GIL: the ids must come in the order of the calls. */
 	r = tern_shared_tensor(self->shared, self->session, &opts, &id);
 	if (r < 0)
@@ -272,19 +322,20 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 }
 
 /* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records,
- *       batch, data, verify_first, rule, (schedule, warmup, steps, factor)) */
+ *       batch, data, verify_first, rule, (schedule, warmup, steps, factor), init_from_first) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
 	unsigned long long staleness, steps, seed, records, data, warmup, schedule_steps;
 	long long verify_first;
 	PyObject *rule;
-	int mode, r;
+	int mode, init_from_first, r;
 
-	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)", &job.workers, &job.index,
+	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)p", &job.workers, &job.index,
 		    &mode, &staleness, &job.slots, &steps, &seed, &job.clip_norm,
 		    &job.arithmetic, &records, &job.batch, &data, &verify_first, &rule,
-		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor) ||
+		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor,
+		    &init_from_first) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
 	job.mode = (enum tern_train_mode)mode;
@@ -296,7 +347,11 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.verify_first = verify_first;
 	job.schedule.warmup = warmup;
 	job.schedule.steps = schedule_steps;
+	job.init_from_first = init_from_first;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));
+	/* After an error the library may be asked again, and reads the values then. */
+	if (r == 0)
+		drop_given(self);
 	return none_or_raise(r);
 }
 

@@ -32,6 +32,10 @@ struct session {
 	unsigned batch;          /* number of its records */
 	struct tensor *tensors;
 	uint32_t tensor_count;
+	/* The program's arrays with given initial values, which the library reads until the
+	 * session has started. */
+	Py_buffer **given;
+	uint32_t given_count;
 	unsigned users, slot_users, views;
 	bool closed;
 	unsigned forks;            /* the value of `forks` when the session was made */

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import numpy
 
+GIVEN = 4  # the kind of initial values that the workers have (enum tern_init)
+
 
 @dataclasses.dataclass(frozen=True)
 class Init:

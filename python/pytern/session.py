@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._errors import Error, Timeout
-from .rules import SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer, _number, zeros
+from .rules import GIVEN, SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer, _number, zeros
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
@@ -68,6 +68,15 @@ def _mode(text: Any) -> tuple[int, int]:
 
 def _print(text: str) -> None:
     print(f"tern: {text}", file=sys.stderr, flush=True)
+
+
+def _given(name: str, init: Any) -> Floats:
+    """Makes an array of float32, in row-major order, of a tensor's initial values. An array that is one is not copied."""
+    array = numpy.asarray(init)
+    if isinstance(init, (int, float)) or not numpy.can_cast(array.dtype, numpy.float32, "same_kind"):
+        what = f"dtype {array.dtype}" if array.ndim else type(init).__name__
+        raise TypeError(f"tensor {name}: init: expected one such as uniform(0.1), or an array of real numbers, got {what}")
+    return numpy.ascontiguousarray(array, numpy.float32).reshape(array.shape)
 
 
 class Tensor:
@@ -258,7 +267,8 @@ class Session:
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
                  schedule: Schedule | None = None, mode: str = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
-                 verify_first: int | None = None, workers: int | None = None, index: int | None = None,
+                 init_from_first: bool = False, verify_first: int | None = None,
+                 workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
                  note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
         if getattr(multiprocessing.process.current_process(), "_inheriting", False):
@@ -286,7 +296,7 @@ class Session:
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
             # In C 0 stands for the environment or the default, and a negative number for none.
             0 if verify_first is None else _integer("verify_first", verify_first, 0, 32) or -1,
-            optimizer._for_c(), (schedule or Warmup(0))._for_c())
+            optimizer._for_c(), (schedule or Warmup(0))._for_c(), bool(init_from_first))
         self._note = note or _print
         self._timeout = timeout
         self._pid = os.getpid()
@@ -304,13 +314,19 @@ class Session:
 
     # ---- before the start ----
 
-    def tensor(self, name: str, shape: int | tuple[int, ...], init: Init | None = None,
+    def tensor(self, name: str, shape: int | tuple[int, ...] | None = None, init: Any = None,
                optimizer: Optimizer | None = None) -> Tensor:
         """Declares a tensor of float32, before the first call of slots(). Without `init` its values begin with 0.
-        `optimizer`: how the servers update this tensor, if not by the session's optimizer."""
+
+        `init`: initial values that the servers make, such as uniform(0.1), or an array with the values, which every worker
+        must give alike (but see Session(init_from_first)). The first call of slots() reads the array: do not change it
+        before. `shape` may be left out then. `optimizer`: how the servers update this tensor, if not by the session's
+        optimizer."""
         name = _text("the name of a tensor", name)
-        if init is not None and not isinstance(init, Init):
-            raise TypeError(f"tensor {name}: init: expected one such as uniform(0.1), got {type(init).__name__}")
+        values = None if init is None or isinstance(init, Init) else _given(name, init)
+        if shape is None and values is None:
+            raise TypeError(f"tensor {name}: shape: expected integers, as `init` is not an array")
+        shape = values.shape if shape is None and values is not None else shape
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise TypeError(f"tensor {name}: optimizer: expected one such as Adam(lr=1e-3), got "
                             f"{type(optimizer).__name__}")
@@ -320,10 +336,12 @@ class Session:
             raise TypeError(f"tensor {name}: shape: expected integers, got {shape!r}") from None
         if any(dim < 1 for dim in dims) or math.prod(dims) >= 1 << 60 or len(dims) > 8:
             raise ValueError(f"tensor {name}: shape: expected at most 8 dimensions of 1 or more, got {dims}")
-        kind = init or zeros()
+        if values is not None and values.shape != dims:
+            raise ValueError(f"tensor {name}: init: expected an array of shape {dims}, got {values.shape}")
+        kind = Init(GIVEN) if values is not None else init or zeros()
         rule = None if optimizer is None else optimizer._for_c()
         with _arguments():
-            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b, rule)
+            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b, rule, values)
         return Tensor(self, number, name, dims)
 
     # ---- the slots ----

@@ -87,13 +87,46 @@ def tensors_say_what_is_wrong():
                  f"{(1 << 40, 1 << 40)}", ("a", (1 << 40, 1 << 40))),
                 (TypeError, "tensor a: shape: expected integers, got 1.5", ("a", 1.5)),
                 (TypeError, "tensor a: shape: expected integers, got (2, '3')", ("a", (2, "3"))),
-                (TypeError, "tensor a: init: expected one such as uniform(0.1), got float", ("a", 3, 0.1)),
+                (TypeError, "tensor a: init: expected one such as uniform(0.1), or an array of real numbers, got float",
+                 ("a", 3, 0.1)),
+                (TypeError, "tensor a: init: expected one such as uniform(0.1), or an array of real numbers, got str",
+                 ("a", 3, "0.1")),
+                (TypeError, "tensor a: init: expected one such as uniform(0.1), or an array of real numbers, got dtype complex128",
+                 ("a", 3, numpy.zeros(3, complex))),
+                (ValueError, "tensor a: init: expected an array of shape (3,), got (3, 1)", ("a", 3, numpy.zeros((3, 1)))),
+                (ValueError, "tensor a: init: expected an array of shape (), got (1,)", ("a", (), [0.5])),
+                (TypeError, "tensor a: shape: expected integers, as `init` is not an array", ("a",)),
+                (TypeError, "tensor a: shape: expected integers, as `init` is not an array", ("a", None, tern.zeros())),
                 (TypeError, "tensor a: optimizer: expected one such as Adam(lr=1e-3), got str", ("a", 3, None, "adam")),
                 (TypeError, "the name of a tensor: expected a string, got int", (3, 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got none", ("", 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got more", ("a" * 256, 3))):
             refused(kind, sentence, s.tensor, *arguments)
         assert [s.tensor(f"t{i}", numpy.int64(i + 1)).id for i in range(40)] == list(range(40))
+
+
+def initial_values_are_read_when_the_session_starts():
+    with session() as s:
+        for i, values in enumerate(([1, 2], numpy.float64([1, 2]), numpy.arange(6).reshape(2, 3).T, numpy.float32(7))):
+            assert s.tensor(f"t{i}", init=values).shape == numpy.shape(values)
+    for values, number in (([3, numpy.nan], "1 is nan"), ([1e300, 1], "0 is inf")):
+        with session() as s, numpy.errstate(over="ignore"):
+            s.tensor("a", init=values)
+            refused(ValueError, f"tensor a: initial value {number}: expected finite numbers", s.slots)
+    # The array belongs to the session until the start.
+    values = numpy.ones(4, numpy.float32)
+    before = sys.getrefcount(values)
+    with session() as s:
+        s.tensor("a", init=values)
+        assert sys.getrefcount(values) > before
+        values[2] = numpy.inf
+        refused(ValueError, "tensor a: initial value 2 is inf: expected finite numbers", s.slots)
+    assert sys.getrefcount(values) == before
+    with session() as s:
+        s.tensor("a", 4, numpy.ones(4, numpy.float32))
+        s.tensor("b", init=values[:2])
+        s.slots()
+        assert sys.getrefcount(values) == before
 
 
 def jobs_that_cannot_be_are_refused_at_the_start():
@@ -229,17 +262,23 @@ def sessions_that_nobody_closes_are_collected():
 
 def the_c_part_survives_what_no_program_should_say():
     native = _native.Session(NOBODY, None)
-    native.tensor("w", (3,), 0, 0.0, 0.0, None)
+    native.tensor("w", (3,), 0, 0.0, 0.0, None, None)
     assert native.push.__name__ == "push"
     for call, kind in (
-            (lambda: native.tensor("a", (1 << 62, 8), 0, 0.0, 0.0, None), ValueError),
-            (lambda: native.tensor("a", (-1,), 0, 0.0, 0.0, None), ValueError),
-            (lambda: native.tensor("a", ("3",), 0, 0.0, 0.0, None), TypeError),
-            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, "adam"), TypeError),
-            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("adam", "fast")), TypeError),
-            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("magic", *[0.0] * 7)), tern.Error),
-            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, None, ("constant", 0, 0, 0.0)), TypeError),
-            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, ("sgd", *[0.0] * 7), ()), TypeError),
+            (lambda: native.tensor("a", (1 << 62, 8), 0, 0.0, 0.0, None, None), ValueError),
+            (lambda: native.tensor("a", (-1,), 0, 0.0, 0.0, None, None), ValueError),
+            (lambda: native.tensor("a", ("3",), 0, 0.0, 0.0, None, None), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, "adam", None), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("adam", "fast"), None), TypeError),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, ("magic", *[0.0] * 7), None), tern.Error),
+            (lambda: native.tensor("a", (3,), 4, 0.0, 0.0, None, numpy.zeros(2, numpy.float32)), ValueError),
+            (lambda: native.tensor("a", (3,), 4, 0.0, 0.0, None, numpy.zeros(3)), ValueError),
+            (lambda: native.tensor("a", (3,), 4, 0.0, 0.0, None, bytes(12)), ValueError),
+            (lambda: native.tensor("a", (3,), 4, 0.0, 0.0, None, "three"), TypeError),
+            (lambda: native.tensor("a", (3,), 4, 0.0, 0.0, None, None), tern.Error),
+            (lambda: native.tensor("a", (3,), 0, 0.0, 0.0, None, numpy.zeros(3, numpy.float32)), tern.Error),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, None, ("constant", 0, 0, 0.0), False), TypeError),
+            (lambda: native.start(1, 0, 0, 0, 9, 0, 0.0, "", 0, 0, 0, ("sgd", *[0.0] * 7), (), False), TypeError),
             (lambda: native.push(0, 0, numpy.zeros(3, numpy.float32)), tern.Error),
             (lambda: native.push(-1, 0, 0), OverflowError),
             (lambda: native.push(0), TypeError),
@@ -312,6 +351,7 @@ tap.run([
     sessions_say_which_argument_is_wrong,
     what_the_environment_lacks_is_told,
     tensors_say_what_is_wrong,
+    initial_values_are_read_when_the_session_starts,
     jobs_that_cannot_be_are_refused_at_the_start,
     update_rules_that_cannot_be_are_refused_at_the_start,
     optimizers_and_initial_values_are_checked,

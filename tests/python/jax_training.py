@@ -48,12 +48,26 @@ def trees_have_the_slots_version_and_keep_it():
                 kept.append(server.tree(slot))
                 slot.loss(0)
     assert native.names == ["layers.0.b", "layers.0.w", "layers.1.w", "scale"]
-    assert native.inits == [(1, 1.0, 0.0), (3, 0.0, 0.1), (3, 0.0, 0.1), (1, 2.0, 0.0)]
+    assert native.inits == [(4, 0.0, 0.0), (3, 0.0, 0.1), (3, 0.0, 0.1), (4, 0.0, 0.0)]
     assert native.job[7].startswith("mine; jax ") and len(native.job[7]) < 128
     for step, tree in enumerate(kept):
         assert jax.tree_util.tree_structure(tree) == jax.tree_util.tree_structure(PARAMS)
         for name, leaf in zip(native.names, jax.tree_util.tree_leaves(tree)):
             assert (leaf == step + len(name)).all(), (step, name)
+
+
+def training_begins_with_the_values_of_the_tree():
+    params = {"b": jnp.arange(5.0), "w": jax.random.normal(jax.random.PRNGKey(3), (4, 5)).T, "a": jnp.asarray(2.5)}
+    s, native = session(slots=1)
+    with s:
+        server = pytern.jax.Server({**params, "c": jax.ShapeDtypeStruct((3,), jnp.float32)}, s, init={"c": tern.zeros()})
+        for slot in s.slots():
+            with slot:
+                tree = server.tree(slot)
+                slot.loss(0)
+    assert native.inits == [(4, 0.0, 0.0), (4, 0.0, 0.0), (0, 0.0, 0.0), (4, 0.0, 0.0)]
+    for name, leaf in params.items():
+        assert numpy.array_equal(tree[name], leaf), name
 
 
 def gradients_of_a_tree_are_pushed_by_their_names():
@@ -79,9 +93,7 @@ def what_cannot_be_trained_is_refused_by_name():
     refused(ValueError, "parameter w: expected an array of float32, got int32", pytern.jax.Server,
             {"w": jnp.zeros(3, jnp.int32)}, s)
     refused(ValueError, "parameter w: expected an array of float32, got float", pytern.jax.Server, {"w": 1.0}, s)
-    refused(ValueError, "parameter w: the servers make the initial values, and cannot take given ones yet: state",
-            pytern.jax.Server, {"w": jnp.arange(3.0)}, s)
-    refused(ValueError, "parameter w: the servers make the initial values", pytern.jax.Server,
+    refused(ValueError, "parameter w has no values: state how it begins", pytern.jax.Server,
             {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}, s)
     refused(ValueError, "init: v: the tree has no such parameter", pytern.jax.Server, {"w": jnp.zeros(3)}, s,
             init={"v": tern.zeros()})
@@ -116,6 +128,7 @@ def the_example_learns_and_its_bytes_are_the_same():
 
 tap.run([
     trees_have_the_slots_version_and_keep_it,
+    training_begins_with_the_values_of_the_tree,
     gradients_of_a_tree_are_pushed_by_their_names,
     what_cannot_be_trained_is_refused_by_name,
     the_example_learns_and_its_bytes_are_the_same,

@@ -18,12 +18,12 @@ class Native:
         self.failures = []
         self.job = None
 
-    def tensor(self, name, shape, init, a, b, rule):
+    def tensor(self, name, shape, init, a, b, rule, values):
         rng = numpy.random.default_rng(len(self.names))
         self.names.append(name)
         self.inits.append((init, a, b))
         self.rules.append(rule and rule[0])
-        self.values.append(numpy.full(shape, a, numpy.float32) if init < 2 else
+        self.values.append(numpy.array(values) if init == 4 else numpy.full(shape, a, numpy.float32) if init < 2 else
                            rng.uniform(-0.3, 0.3, shape).astype(numpy.float32))
         return len(self.names) - 1
 

@@ -155,6 +155,56 @@ def the_module_can_be_evaluated_between_slots():
     assert len(native.history) == 3 and all(len(pushed) == 14 for pushed, _ in native.history)
 
 
+# ---- initial values ----
+
+class Unknown(nn.Module):
+    """Layouts and shapes of all kinds, and a parameter that nobody knows how to initialise."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.place = nn.Parameter(torch.randn(3, 4).t())
+        self.scale = nn.Parameter(torch.tensor(2.5))
+        self.norm = nn.BatchNorm1d(4)
+
+
+def training_begins_with_the_values_of_the_module():
+    module = Unknown()
+    module.norm(torch.randn(9, 4))
+    before = copy.deepcopy(module.state_dict())
+
+    def each(server, slot):
+        for name, value in module.state_dict().items():
+            assert torch.equal(value, before[name]), name
+        slot.loss(0)
+        for statistic in ("running_mean", "running_var"):
+            assert not torch.equal(before[f"norm.{statistic}"], getattr(nn.BatchNorm1d(4), statistic))
+    native, server = train(module, each, slots=1)
+    assert native.names == ["place", "scale", "conv.weight", "conv.bias", "norm.weight", "norm.bias", "norm.running_mean",
+                            "norm.running_var"]
+    assert all(init == (4, 0.0, 0.0) for init in native.inits)
+    assert server.state_dict()["norm.num_batches_tracked"] == 1 + 9  # and the steps of the session
+
+
+def stated_values_are_made_by_the_servers():
+    native, _ = train(small(), server_options={"init": {"*.weight": tern.normal(0.1), "0.*": tern.zeros()}})
+    assert native.names == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert native.inits == [(3, 0.0, 0.1), (0, 0.0, 0.0), (3, 0.0, 0.1), (4, 0.0, 0.0)]
+    module = small()
+    native, _ = train(module, server_options={"init": tern.torch.init_of(module)})
+    assert [init[0] for init in native.inits] == [2] * 4
+
+
+def a_counter_that_differs_is_another_job():
+    jobs = set()
+    for passes in (0, 1, 1):
+        norm = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        for _ in range(passes):
+            norm(X)
+        jobs.add(train(norm)[0].job[7])
+    assert len(jobs) == 2, jobs
+
+
 # ---- gradients ----
 
 def gradients_are_those_of_autograd_and_are_taken_away():
@@ -307,7 +357,7 @@ def running_statistics_are_those_of_every_slot_together():
         twin = copy.deepcopy(module)
 
         def each(server, slot):
-            if slot.step == 0:  # with the initial values that the servers have
+            if slot.step == 0:
                 twin.load_state_dict(copy.deepcopy(module.state_dict()))
             for part in (module, twin):
                 loss_of(part, X * (slot.step + 1)).backward()
@@ -317,7 +367,7 @@ def running_statistics_are_those_of_every_slot_together():
             module(X)
             module.train()
         native, server = train(module, each, lr=0)
-        assert native.rules == [None] * 6 + ["mean"] * 2 and native.inits[-2:] == [(1, 0.0, 0.0), (1, 1.0, 0.0)]
+        assert native.rules == [None] * 6 + ["mean"] * 2
         for key in ("running_mean", "running_var"):
             assert torch.allclose(getattr(module[1], key), getattr(twin[1], key), rtol=1e-6), (momentum, key)
             assert not torch.equal(getattr(module[1], key), getattr(nn.BatchNorm1d(4), key))
@@ -367,7 +417,7 @@ def tied_parameters_are_one_tensor():
         loss_of(module, x).backward()
         slot.loss(0)
     native, server = train(module, each)
-    assert native.names == ["embedding.weight"] and native.inits == [(3, 0.0, 1.0)]
+    assert native.names == ["embedding.weight"]
     assert module.out.weight is module.embedding.weight
     assert set(server.state_dict()) == {"embedding.weight", "out.weight"}
     segments = Tied()
@@ -412,8 +462,6 @@ def other_dropout_is_another_job():
 
 
 def bfloat16_autocast_sends_float32_and_sees_new_values():
-    module = small()
-
     def each(server, slot):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = module(X)
@@ -423,8 +471,10 @@ def bfloat16_autocast_sends_float32_and_sees_new_values():
         losses.append(loss.item())
         slot.loss(loss.item())
     losses = []
+    module = copy.deepcopy(MODULE)
     native, _ = train(module, each, lr=1.0)
     assert all(len(pushed) == 4 for pushed, _ in native.history)
+    module = copy.deepcopy(MODULE)
     inside, losses = losses, []
     # A context around all slots keeps copies of the parameters in bfloat16, which must not be those of the first slot.
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -527,11 +577,8 @@ def modules_that_cannot_be_trained_are_refused_by_name():
     refused(TypeError, "Server: expected a torch.nn.Module, got int", Server, 3, s)
     refused(TypeError, "Server: expected a pytern.Session, got int", Server, small(), 3)
     refused(ValueError, "Server: accumulate: expected an integer of 1 or more, got 0", Server, small(), s, accumulate=0)
+    refused(ValueError, "init: 1.*: the module has no such parameter", Server, small(), s, init={"1.*": tern.zeros()})
     assert not s._native.names and not s._followers
-    used = nn.BatchNorm1d(4)
-    used(torch.randn(8, 4))
-    refused(ValueError, "buffer 0.running_mean does not have the values that it begins with", Server, nn.Sequential(used),
-            session()[0])
 
 
 def parameters_and_buffers_that_change_in_a_slot_are_errors():
@@ -551,8 +598,7 @@ def parameters_and_buffers_that_change_in_a_slot_are_errors():
     in_slot("buffer 1.num_batches_tracked of a BatchNorm1d was changed in the slot", statistics, norm)
     spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4))
     in_slot("buffer parametrizations.weight.0._u of a _SpectralNorm was changed in the slot",
-            lambda server, slot: loss_of(spectral).backward(), spectral,
-            init={"parametrizations.weight.original": tern.uniform(0.5)})
+            lambda server, slot: loss_of(spectral).backward(), spectral)
 
 
 def before_first_slot(sentence, change):
@@ -574,7 +620,7 @@ def before_first_slot(sentence, change):
 
 def changes_between_the_declaration_and_the_first_slot_are_errors():
     other = small().state_dict()
-    before_first_slot("parameter 0.weight was changed before the first slot", lambda m: m.load_state_dict(other))
+    before_first_slot("parameter 0.weight was changed between Server() and the first slot", lambda m: m.load_state_dict(other))
     before_first_slot("parameter 2.bias was declared and is not in the module any more",
                       lambda m: setattr(m[2], "bias", None))
 
@@ -661,6 +707,9 @@ tap.run([
     the_state_after_the_last_slot_is_the_final_one,
     a_graph_of_an_earlier_slot_cannot_use_the_new_values,
     the_module_can_be_evaluated_between_slots,
+    training_begins_with_the_values_of_the_module,
+    stated_values_are_made_by_the_servers,
+    a_counter_that_differs_is_another_job,
     gradients_are_those_of_autograd_and_are_taken_away,
     gradients_in_another_layout_are_sent_in_row_major_order,
     a_gradient_of_none_is_no_gradient,

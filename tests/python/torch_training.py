@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import numpy
+import torch
 
 from jobs import HERE, SCRATCH, Job, tap
 
@@ -47,6 +48,38 @@ def bytes_are_the_same_for_any_number_of_workers_and_servers():
     for workers, servers, fabric in ((2, 1, "tcp"), (3, 2, "tcp"), (1, 2, "auto"), (3, 1, "auto")):
         got, _ = result("number", *[["plain"]] * workers, servers=servers, fabric=fabric)
         assert got == undisturbed(), (workers, servers, fabric)
+
+
+def a_loaded_module_trains_on_from_its_values():
+    """Fine-tuning: the first slot has the bytes of the file, and the result is the same for any number of processes."""
+    start = SCRATCH / "start.npz"
+    assert undisturbed()
+    start.write_bytes((SCRATCH / "undisturbed.npz").read_bytes())
+    watched, _ = result("tuned", ["watch"], LOAD=start, SLOTS=1)
+    first = torch.load(SCRATCH / "tuned.npz.trace")[0][0]
+    for name, before in undisturbed().items():
+        assert first[name].numpy().tobytes() == before, name
+    assert watched != undisturbed()
+    assert watched["norm.num_batches_tracked"] != undisturbed()["norm.num_batches_tracked"]
+    alone, _ = result("tuned", ["plain"], LOAD=start)
+    for workers, servers, fabric in ((2, 1, "tcp"), (3, 2, "auto")):
+        got, _ = result("tuned", *[["plain"]] * workers, servers=servers, fabric=fabric, LOAD=start)
+        assert got == alone, (workers, servers, fabric)
+
+
+def workers_with_other_seeds_are_refused_unless_the_first_one_counts():
+    out = SCRATCH / "seeds.npz"
+    with Job(2) as job:
+        job.worker(0, WORKER, out, "plain")
+        job.servers[0].wait_line(lambda line: '"joined"' in line)
+        words = job.worker(1, WORKER, out, "plain", SEED=8).end(1).error().splitlines()[-1]
+        assert ": tensor conv.weight: worker 1" in words and " gives it other initial values than the job" in words, words
+        assert "(such as torch.manual_seed)" in words and words.endswith("or set init_from_first"), words
+    with Job(2) as job:
+        for i in range(2):
+            job.worker(i, WORKER, out, "plain", SEED=7 + i, FROM_FIRST=1)
+        job.end()
+    assert values(out) == undisturbed()
 
 
 def a_worker_that_is_lost_is_replaced():
@@ -91,6 +124,8 @@ def accumulated_gradients_train_the_same_way():
 
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
+    a_loaded_module_trains_on_from_its_values,
+    workers_with_other_seeds_are_refused_unless_the_first_one_counts,
     a_worker_that_is_lost_is_replaced,
     the_results_are_those_of_pytorchs_optimizers,
     accumulated_gradients_train_the_same_way,

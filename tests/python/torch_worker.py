@@ -3,7 +3,8 @@
 
 usage: torch_worker.py OUT ACT [STEP]
 
-Prints "step N" for each slot. As the finisher it writes the final parameters to OUT. ACT alone is "local": the same loop
+Prints "step N" for each slot. As the finisher it writes the final parameters to OUT. The module is made with the seed
+SEED of the environment, or has the state in the file LOAD. ACT alone is "local": the same loop
 with a PyTorch optimizer and no servers, which begins with the parameters in the file STEP and writes the results to OUT.
 """
 import os
@@ -82,9 +83,11 @@ def backward(server, model, x, y):
 def with_servers(model, dataset, optimizer, slots):
     torch.rand(random.randrange(100))  # the state of the generators must not matter
     with tern.Session(steps=STEPS, slots=slots, seed=9, optimizer=optimizer, records=RECORDS, batch=12,
-                      data=tern.digest("data 1"), note=lambda text: print("note", text, flush=True)) as session:
+                      data=tern.digest("data 1"), note=lambda text: print("note", text, flush=True),
+                      init_from_first="FROM_FIRST" in os.environ) as session:
+        # Most begin with the values of the module; one parameter is left to the servers, unless the module was loaded.
         server = pytern.torch.Server(model, session, accumulate=2 if ACT == "accumulate" else 1,
-                                     init={"embedding.weight": tern.normal(0.3)})
+                                     init=None if "LOAD" in os.environ else {"embedding.weight": tern.normal(0.3)})
         for slot, (x, y) in server.slots(dataset):
             print("step", slot.step, flush=True)
             with slot:
@@ -125,7 +128,11 @@ def local(model, optimizer):
 
 def main():
     name = os.environ.get("OPTIMIZER", "adam")
+    torch.manual_seed(int(os.environ.get("SEED", "7")))
     model = Model(0.0 if ACT in ("watch", "local", "accumulate") else 0.2)
+    if "LOAD" in os.environ:
+        with numpy.load(os.environ["LOAD"]) as arrays:
+            model.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
     if ACT == "local":
         cls, lr = {"adam": (torch.optim.Adam, 2e-3), "sgd": (torch.optim.SGD, 0.05)}[name]
         local(model, cls([p for p in model.parameters() if p.requires_grad], lr=lr))

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial values of a module's parameters, as kinds that the servers know.
+"""Initial values of a module's parameters.
 
-The servers make the initial values, from the job's seed, so that every worker begins with the same ones. init_of() says
-how: it knows which distribution each of PyTorch's modules draws its parameters from. The values that a parameter has
-must agree with that distribution. Otherwise somebody has initialised it in another way, or loaded it from a file, and
-init_of() refuses it by name instead of losing that.
+They are the values that the module has, or, where the program states how a parameter begins, values that the servers
+make from the job's seed. For those who want that for a whole module, init_of() knows which distribution each of
+PyTorch's modules draws its parameters from. The values that a parameter has must agree with that distribution. Otherwise
+somebody has initialised it in another way, or loaded it from a file, and init_of() refuses it by name instead of losing
+that.
 """
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy
 import torch
@@ -128,14 +130,28 @@ def _of_values(name: str, parameter: torch.Tensor, owners: list[tuple[nn.Module,
     kind = type(owners[0][0]).__name__
     if drawn:
         raise ValueError(f"parameter {name} does not have the values that a new {kind} has (it was initialised in "
-                         f"another way, or loaded), and the servers cannot take given values yet: {hint(name)}")
+                         f"another way, or loaded): {hint(name)}")
     raise ValueError(f"parameter {name}: how a {kind} initialises it is not known: {hint(name)}")
 
 
+UNUSED = "the module has no such parameter that requires a gradient (a tied parameter has the first of its names)"
+
+
+def begin_of(module: nn.Module, init: Mapping[str, Init] | None) -> dict[str, Any]:
+    """How the parameters of a module that require gradients begin, by their names: as `init` states, or else with the
+    values that they have, as arrays. An array is the parameter's own memory, unless that has another layout."""
+    stated = Stated(init)
+    found = {name: stated.find(name) or parameter.detach().contiguous().numpy()
+             for name, parameter in module.named_parameters() if parameter.requires_grad}
+    stated.refuse_unused(UNUSED)
+    return found
+
+
 def init_of(module: nn.Module, init: Mapping[str, Init] | None = None) -> dict[str, Init]:
-    """How the parameters of a module that require gradients begin, by their names: the distributions that PyTorch's own
-    modules use. `init` states it for others; its keys are names, or patterns such as "*.weight", of which the first that
-    fits counts."""
+    """How the parameters of a module that require gradients begin if the servers make their values, by their names: the
+    distributions that PyTorch's own modules use. Server(module, session, init=init_of(module)) begins with values from
+    the job's seed, whatever those of the module are. `init` states it for parameters of other modules; its keys are names,
+    or patterns such as "*.weight", of which the first that fits counts."""
     stated = Stated(init)
     owners: dict[int, list[tuple[nn.Module, str, bool]]] = {}
     for number, part, attribute, in_transformer in _owners(module):
@@ -145,6 +161,5 @@ def init_of(module: nn.Module, init: Mapping[str, Init] | None = None) -> dict[s
         if not parameter.requires_grad:
             continue
         found[name] = stated.find(name) or _of_values(name, parameter, owners[id(parameter)])
-    stated.refuse_unused("the module has no such parameter that requires a gradient (a tied parameter has the first of "
-                         "its names)")
+    stated.refuse_unused(UNUSED)
     return found

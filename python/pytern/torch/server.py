@@ -30,10 +30,10 @@ from torch import nn
 
 from .._errors import Error
 from .._frameworks import build_digest
-from ..rules import Init, Mean, constant
+from ..rules import Init, Mean
 from ..session import RECORDS, STEPS, Session, Slot, Tensor
 from . import refusals
-from .initial import init_of
+from .initial import begin_of
 
 # What chooses between kernels with other bits.
 ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
@@ -82,25 +82,24 @@ class _Statistic:
     __slots__ = ("name", "buffer", "tensor", "memory")
 
     def __init__(self, name: str, buffer: torch.Tensor, session: Session) -> None:
-        first = float(buffer.reshape(-1)[0])
         if buffer.dtype != torch.float32 or buffer.device.type != "cpu" or not buffer.is_contiguous():
             raise ValueError(f"buffer {name}: expected a contiguous tensor of float32 on the CPU")
-        if not bool((buffer == first).all()):
-            raise ValueError(f"buffer {name} does not have the values that it begins with, and the servers cannot take "
-                             "given values yet: call reset_running_stats(), or eval() if it stays as it is")
         self.name = name
         self.buffer = buffer
-        self.tensor = session.tensor(name, tuple(buffer.shape), constant(first), Mean())
         self.memory = buffer.detach().numpy()
+        self.tensor = session.tensor(name, init=self.memory, optimizer=Mean())
 
 
 class Server:
     """The parameters of `module`, declared as tensors of `session`: Server(module, session), before the loop over the
     slots. In each slot the module has the slot's parameters, and what `backward()` computes is sent.
 
-    `init`: how parameters begin that init_of() does not know, by their names. `accumulate`: the number of backward
-    passes of a slot. `threads`: PyTorch's intra-op threads, which change the bits. `arithmetic`: in place of what
-    describes this PyTorch, processor and module.
+    Training begins with the values that the module has, which must be the same on all workers: make it after
+    torch.manual_seed(), load it, or let those of the first worker count, with Session(init_from_first=True).
+
+    `init`: how parameters begin that the servers initialise instead, by their names; init_of(module) for all.
+    `accumulate`: the number of backward passes of a slot. `threads`: PyTorch's intra-op threads, which change the bits.
+    `arithmetic`: in place of what describes this PyTorch, processor and module.
     """
 
     def __init__(self, module: nn.Module, session: Session, *, init: Mapping[str, Init] | None = None,
@@ -115,7 +114,7 @@ class Server:
                 raise ValueError(f"Server: {what}: expected an integer of 1 or more, got {value!r}")
         _refuse_modules(module)
         _refuse_parameters(module)
-        inits = init_of(module, init)
+        begins = begin_of(module, init)
         self.module = module
         self._session = session
         self._accumulate = accumulate
@@ -126,16 +125,16 @@ class Server:
         self._quiet = 0  # depth of no_sync()
         self._began = self._complete = False
         self._parameters = [
-            _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), inits[name]))
+            _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]))
             for name, parameter in module.named_parameters() if parameter.requires_grad]
         self.names = {id(p.parameter): p.name for p in self._parameters}
         self._statistics = [_Statistic(f"{prefix}.{key}" if prefix else key, buffer, session)
                             for prefix, part in _with_statistics(module) for key in ("running_mean", "running_var")
                             for buffer in (part._buffers[key],) if buffer is not None]
-        # Numbers of batches, which count in a cumulative mean (momentum=None).
-        self._counts = [count for _, part in _with_statistics(module)
+        # Numbers of batches, which count in a cumulative mean (momentum=None), and what they begin with.
+        self._counts = [(count, int(count)) for _, part in _with_statistics(module)
                         for count in (part._buffers.get("num_batches_tracked"),) if count is not None]
-        self._ours = {id(buffer) for buffer in (*(s.buffer for s in self._statistics), *self._counts)}
+        self._ours = {id(buffer) for buffer in (*(s.buffer for s in self._statistics), *(c for c, _ in self._counts))}
         # Where the module's other state is: (name, the module that has it, its name there).
         self._buffers = [(f"{prefix}.{key}" if prefix else key, part, key) for prefix, part in module.named_modules()
                          for key in part._buffers]
@@ -249,14 +248,14 @@ class Server:
         self._refuse_moves()
         self._refuse_new_parameters()
         if not self._began:
-            self._refuse_given_values()
+            self._refuse_late_values()
         self._began = True
         for p in self._parameters:
             p.read(slot)
         for statistic in self._statistics:
             slot._native.read(slot._turn, statistic.tensor.id, statistic.memory)
-        for count in self._counts:
-            count.fill_(slot.step)
+        for count, first in self._counts:
+            count.fill_(first + slot.step)
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
         torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
@@ -297,8 +296,8 @@ class Server:
                 p.assign(p.tensor.value)
         for statistic in self._statistics:
             self._session._native.param(statistic.tensor.id, statistic.memory)
-        for count in self._counts:
-            count.fill_(self._session._job[STEPS])
+        for count, first in self._counts:
+            count.fill_(first + self._session._job[STEPS])
         self._complete = True
         self.close()
 
@@ -334,11 +333,11 @@ class Server:
                 raise Error(-errno.EINVAL, f"parameter {name} was declared and is not in the module any more: tie "
                             "parameters before Server()")
 
-    def _refuse_given_values(self) -> None:
+    def _refuse_late_values(self) -> None:
         for p in self._parameters:
             if p.parameter._version != p.version:
-                raise Error(-errno.EINVAL, f"parameter {p.name} was changed before the first slot: the servers make the "
-                            "initial values, and cannot take given ones yet")
+                raise Error(-errno.EINVAL, f"parameter {p.name} was changed between Server() and the first slot: give the "
+                            "module its initial values before Server()")
 
     # ---- arithmetic ----
 
@@ -349,6 +348,7 @@ class Server:
                               str(torch.backends.mkldnn.enabled), str(torch.are_deterministic_algorithms_enabled())],
                              ENVIRONMENT)
         model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
+        model.update(str([first for _, first in self._counts]).encode())
         for name, value in [*((n, p) for n, p in self.module.named_parameters() if id(p) not in self.names),
                             *((n, b) for n, b in self.module.named_buffers() if id(b) not in self._ours)]:
             model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
