@@ -2,10 +2,12 @@
 """Jobs whose workers have initial values: the same bytes for any number of workers and servers, and what becomes of a
 worker that has other ones.
 
-usage: given.py TERN
+usage: given.py TERN [the simulated driver's libraries]
 """
 import functools
+import os
 import sys
+from pathlib import Path
 
 from jobs import SCRATCH, Job, tap
 
@@ -40,11 +42,11 @@ with pytern.Session(steps=6, slots=4, seed=3, **eval(sys.argv[3], vars(pytern)))
 """
 
 
-def run(name, seeds, servers=1, fabric="tcp", options="{}"):
+def run(name, seeds, servers=1, fabric="tcp", options="{}", of_servers=()):
     """Trains with a worker for each seed. Returns the bytes of the result."""
     out = SCRATCH / f"{name}.npz"
     out.unlink(missing_ok=True)
-    with Job(len(seeds), servers, fabric) as job:
+    with Job(len(seeds), servers, fabric, *of_servers) as job:
         for i, seed in enumerate(seeds):
             job.worker(i, "-c", PROGRAM, seed, out, options)
         job.end()
@@ -101,10 +103,21 @@ with pytern.Session(steps=5, mode="async", slots=0) as s:
         job.end()
 
 
+def servers_on_a_simulated_gpu_take_the_values_into_its_memory():
+    drivers = [Path(path).resolve() for path in sys.argv[2:]]
+    if not drivers:
+        raise tap.Skip("this tern was built without CUDA")
+    expected = alone()
+    os.environ["LD_LIBRARY_PATH"] = ":".join(sorted({str(path.parent) for path in drivers}))
+    assert run("gpu", [1, 1], 2, "tcp",
+               of_servers=("--server-device", "cuda:0", "--tensor-memory", "device")) == expected
+
+
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
     a_worker_with_other_values_is_refused_by_the_tensors_name,
     values_of_the_first_worker_count_where_they_may_differ,
     async_jobs_begin_with_given_values,
+    servers_on_a_simulated_gpu_take_the_values_into_its_memory,
 ]
-tap.run([case for case in CASES if len(sys.argv) < 3 or case.__name__ in sys.argv[2:]])
+tap.run(CASES)

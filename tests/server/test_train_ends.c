@@ -805,15 +805,13 @@ static void test_a_worker_believes_no_number_that_cannot_be(void **state)
 		check_worker_refuses(late[i], "expected the time in ns");
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lost); i++)
 		check_worker_refuses(lost[i], "server 0 gave slots to this worker");
-	check_worker_refuses("{\"type\":\"give\"}",
-		"server 0 asked for initial values: expected it once, before version 0 "
-		"is "
-		"complete, and of a job that has given values");
+	check_worker_refuses("{\"type\":\"give\"}", "server 0 asked for initial values: "
+						    "expected it once, before version 0");
 }
 
 /* Server 0 sends server 1 an impossible decision about worker 1. Server 1 must end the
  * job. */
-static void check_server_refuses(const char *decision)
+static void check_server_refuses(const char *decision, const char *why)
 {
 	const struct setup setup = {
 		"tcp", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
@@ -825,7 +823,7 @@ static void check_server_refuses(const char *decision)
 		&others_find(j.m[0].server, 1)->talk, json_loads(decision, 0, NULL));
 	job_run_out(&j);
 	assert_int_equal(j.m[1].status, -EPROTO);
-	assert_non_null(strstr(j.m[1].text, "server 0 sent a wrong list of who has"));
+	assert_non_null(strstr(j.m[1].text, why));
 	job_close(&j);
 }
 
@@ -845,7 +843,11 @@ static void test_a_server_believes_no_decision_that_cannot_be(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(decisions); i++)
-		check_server_refuses(decisions[i]);
+		check_server_refuses(
+			decisions[i], "server 0 sent a wrong list of who has");
+	check_server_refuses("{\"type\":\"giver\",\"worker\":0}",
+		"expected it of a job that has given values");
+	check_server_refuses("{\"type\":\"given\"}", "has not got the given initial");
 }
 
 int main(void)
