@@ -292,11 +292,22 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 	return n;
 }
 
+/* What the server waits for if no worker owes it anything. */
+static const char *unowed(const struct tern_server *s)
+{
+	if (given_is_awaited(s) && s->given.state == GIVEN_UNASKED)
+		return "a worker to give the initial values";
+	if (given_is_awaited(s) && s->given.state == GIVEN_HERE)
+		return "other servers to have the initial values";
+	return "its own computation";
+}
+
 void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 {
 	struct tern_server_stats stats;
-	char names[300] = "its own computation";
+	char names[300];
 
+	snprintf(names, sizeof(names), "%s", unowed(s));
 	if (!s->has_job) {
 		snprintf(text, bytes, "no job yet, this server waits for a worker");
 		return;

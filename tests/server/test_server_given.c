@@ -359,6 +359,14 @@ static void open_pair(struct rig *rig, struct giver *g, struct visitor *second)
 	open_second_server(rig, second);
 }
 
+static void check_described(const struct rig *rig, const char *words)
+{
+	char text[400];
+
+	tern_server_describe(rig->server, text, sizeof(text));
+	assert_non_null(strstr(text, words));
+}
+
 static void test_the_steps_begin_when_all_servers_have_the_values(void **state)
 {
 	struct visitor second;
@@ -367,12 +375,15 @@ static void test_the_steps_begin_when_all_servers_have_the_values(void **state)
 
 	(void)state;
 	open_pair(&rig, g, &second);
+	run_until(&rig, &g[0].v.gives);
+	check_described(&rig, "for the initial values that it gives");
 	give_all(&rig, &g[0]);
 	run_until(&rig, &g[0].sent[2]);
 	while (rig.server->given.state != GIVEN_HERE)
 		step(&rig);
 	run_a_while(&rig);
 	assert_false(g[0].came || second.begins);
+	check_described(&rig, "waits for other servers to have the initial values");
 	/* Worker 0 is lost before server 1 has its values: all servers take those of
 	 * worker 1, and what server 1 says about worker 0 counts no more. */
 	tern_peer_free(g[0].v.peer);
