@@ -186,6 +186,7 @@ class Drop(nn.Module):
     generator.seed()
     def forward(self, x):
         return x * (torch.rand(x.shape, generator=self.generator) < 0.5)
+torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), Drop(), nn.Linear(16, 1))
 with pytern.Session(steps=9, slots=2) as session:
     server = pytern.torch.Server(model, session)
