@@ -27,6 +27,7 @@
  *     ready      a worker has read its data; only the launcher needs to know
  *     begun      the first step of this server or worker begins; only the launcher needs
  *                to know
+ *     completed  the job of this server was completed; only the launcher needs to know
  *     lost       worker, text: the process that prints this goes on without the worker
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server has applied, reported at its end

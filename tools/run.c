@@ -8,10 +8,11 @@
  *     SERVERS --all of them listen--> WORKERS --all of them ended--> servers are ended
  *
  * This process knows the workers only by what they print, by their exit codes, and by what
- * the servers say about them. The job has succeeded if one worker has ended with exit code
- * 0. A worker that ends otherwise is lost, and the others go on without it, with one
- * exception: while some workers have joined the servers and wait for the steps to begin, a
- * worker that ends is one that they would wait for in vain, so the job fails.
+ * the servers say about them. The job has succeeded if server 0 says that it was completed,
+ * and one worker has ended with exit code 0. A worker that ends otherwise is lost, and the
+ * others go on without it, with one exception: while some workers have joined the servers
+ * and wait for the steps to begin, a worker that ends is one that they would wait for in
+ * vain, so the job fails.
  *
  * Stdout is the workers' stdout. This process prints on stderr, except with --json.
  */
@@ -75,15 +76,21 @@ struct run {
 	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
 	json_int_t joined;  /* number of workers that have joined server 0 */
 	bool begun;         /* the steps have begun on server 0 */
+	bool completed;     /* server 0 says that the job was completed */
 	unsigned succeeded; /* number of workers that have ended with exit code 0 */
 	/* The first worker that has ended before the steps, whatever its exit code, and the
 	 * time since when others wait for it in vain; 0: none do. */
 	const struct child *early;
 	uint64_t early_ns;
-	/* The cause is an exit code, and the worker has not printed a reason. */
+	/* Time when this process first saw that all workers have ended; 0: not yet. The
+	 * servers may still have something to say. */
+	uint64_t ended_ns;
+	/* How the first worker that failed has ended, without those whose loss was told:
+	 * cause_of is its child number. cause_is_code: that is an exit code, and the worker
+	 * has not printed a reason. */
+	char cause[640];
+	unsigned cause_of;
 	bool cause_is_code;
-	uint64_t ended_ns;     /* time at which the last worker has ended; 0: not yet */
-	char cause[640];       /* how the first worker that failed has ended */
 	char dead_server[160]; /* how the first server that failed has ended */
 	bool server_killed;    /* that server was killed by a signal */
 	/* A server reported an error when all workers had ended or were lost: one of them
@@ -268,6 +275,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		r->joined = json_integer_value(json_object_get(event, "count"));
 	} else if (strcmp(name, "begun") == 0 && first) {
 		r->begun = true;
+	} else if (strcmp(name, "completed") == 0 && first) {
+		r->completed = true;
 	}
 	json_decref(event);
 }
@@ -347,8 +356,9 @@ static void on_exit_of(void *arg, struct child *c)
 		r->succeeded++;
 		return;
 	}
-	if (!*r->cause) {
+	if (!*r->cause || r->l.told[r->cause_of]) {
 		describe(r, c, r->cause, sizeof(r->cause));
+		r->cause_of = launch_number(&r->l, c);
 		r->cause_is_code = WIFEXITED(c->status) && !reason_of(r, c);
 	}
 	r->l.died[launch_number(&r->l, c)] = true;
@@ -425,7 +435,7 @@ static uint64_t patience_ns(const struct run *r)
 static int turn_ms(const struct run *r)
 {
 	if (r->ended_ns)
-		return launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS);
+		return r->begun ? launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS) : 0;
 	if (r->l.failed_ns)
 		return launch_ms_left(r->l.failed_ns, patience_ns(r));
 	if (r->early_ns)
@@ -437,20 +447,26 @@ static int turn_ms(const struct run *r)
 	return -1;
 }
 
-/* True if all workers have ended, and a server may still tell why one of them failed: what
- * that worker had told the servers. */
-static bool awaits_reason(const struct run *r)
+/* All workers have ended. Do the servers have to be heard yet, whether the job was
+ * completed? What they have printed before the last worker ended is read in one more turn;
+ * and servers that have begun the steps end by themselves when nobody is left. */
+static bool awaits_servers(struct run *r)
 {
-	return r->begun && !r->succeeded && r->cause_is_code && !*r->l.error &&
-	       launch_running(&r->l, false) && !has_passed(r->ended_ns, LAUNCH_LINGER_NS);
+	if (r->completed || r->l.failed_ns)
+		return false;
+	if (!r->ended_ns) {
+		r->ended_ns = tern_clock_ns();
+		return true;
+	}
+	return r->begun && !r->l.served_ns && !has_passed(r->ended_ns, LAUNCH_LINGER_NS);
 }
 
-static bool is_over(const struct run *r)
+static bool is_over(struct run *r)
 {
 	if (r->l.sup.signal)
 		return true;
 	if (all_workers_ended(r))
-		return !awaits_reason(r);
+		return !awaits_servers(r);
 	if (r->l.failed_ns)
 		return has_passed(r->l.failed_ns, patience_ns(r));
 	/* workers that hang were lost, and the others have ended */
@@ -463,8 +479,6 @@ static void run(struct run *r)
 	do {
 		launch_turn(&r->l, turn_ms(r));
 		r->l.settled = all_started(r);
-		if (!r->ended_ns && all_workers_ended(r))
-			r->ended_ns = tern_clock_ns();
 		settle_losses(r);
 	} while (!is_over(r));
 }
@@ -508,13 +522,24 @@ static void name_cause(const struct run *r, char *text, size_t bytes)
 
 		snprintf(text, bytes, "%s%s%s", r->cause, more ? "; " : "",
 			more ? r->l.error : "");
-	} else if (*r->l.error) {
+	} else if (*r->l.error && !(r->succeeded && r->blames_workers)) {
 		snprintf(text, bytes, "%s", r->l.error);
+	} else if (all_workers_ended(r)) {
+		snprintf(text, bytes, "the job was not completed: %s%s%s",
+			!r->joined && !r->begun ? "no worker has joined its servers"
+			: !r->begun ? "workers have ended before the steps began"
+				    : "its workers have ended before its end",
+			*r->l.error ? ": " : "", r->l.error);
 	} else {
 		snprintf(text, bytes, "%s",
 			*r->dead_server ? r->dead_server
 					: "the servers ended before the workers");
 	}
+}
+
+static bool has_succeeded(const struct run *r)
+{
+	return r->succeeded && r->completed && (!r->l.failed_ns || r->blames_workers);
 }
 
 static int conclude(struct run *r)
@@ -524,7 +549,7 @@ static int conclude(struct run *r)
 	if (r->l.sup.signal)
 		return conclude_interrupted(r);
 	end_all(r, SIGTERM, LAUNCH_GRACE_MS);
-	if (!r->succeeded || (r->l.failed_ns && !r->blames_workers)) {
+	if (!has_succeeded(r)) {
 		name_cause(r, text, sizeof(text));
 		return launch_say_end(
 			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);

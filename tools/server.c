@@ -140,6 +140,8 @@ static void ended(void *arg, int status, const char *text)
 	report_applied((struct server_role *)role);
 	if (status)
 		role_fail(role, false, "%s", text);
+	else
+		role_report(role, json_pack("{ss}", "event", "completed"));
 	role->over = true;
 }
 

@@ -21,15 +21,24 @@ from running import FOR_EVER, undisturbed  # noqa: E402
 
 job.use(sys.argv[1])
 PIECE = 8192  # a longer line is passed on in pieces of so many bytes
+NOT_JOINED = "tern run: the job was not completed: no worker has joined its servers"
 
 
-def shell(script, *options, code=0):
+def finish(*args, code=None):
+    """Runs `tern run`. Without a `code`, its program ends well and joins no server: then the job was not
+    completed, and nothing else is wrong."""
+    ended = job.finish("run", *args, code=1 if code is None else code)
+    assert code is not None or cause(ended) == NOT_JOINED, ended.error
+    return ended
+
+
+def shell(script, *options, code=None):
     """Runs `tern run` with a shell script as the program."""
-    return job.finish("run", *options, "--", "sh", "-c", script, code=code)
+    return finish(*options, "--", "sh", "-c", script, code=code)
 
 
-def python(script, *options, code=0):
-    return job.finish("run", *options, "--", sys.executable, "-c", script, code=code)
+def python(script, *options, code=None):
+    return finish(*options, "--", sys.executable, "-c", script, code=code)
 
 
 def lines(ended, worker):
@@ -113,7 +122,7 @@ def workers_train_to_the_same_bytes_as_tern_train():
     for servers, workers, fabric in (1, 1, "shm"), (2, 3, "tcp"), (2, 2, "auto"):
         directory = job.SCRATCH / f"same-{servers}-{workers}"
         shell(worker(directory, "--servers", servers, steps=40), "--servers", servers, "--workers", workers,
-              "--fabric", fabric)
+              "--fabric", fabric, code=0)
         assert saved(directory) == saved(reference), "other bytes"
 
 
@@ -150,6 +159,26 @@ def last_worker_that_is_killed_is_the_cause():
     running = at_work("exec " + worker(job.SCRATCH / "last", steps=FOR_EVER))
     os.kill(running.pid_of("worker", 0), signal.SIGKILL)
     assert cause(ended(running, 1)) == "tern run: worker 0 was killed by signal 9 (Killed)", running.error
+
+
+def each_loss_is_told_once():
+    """The loss of worker 0 was told when it was killed, so the cause is that of worker 1."""
+    running = at_work("exec " + worker(job.SCRATCH / "both", steps=FOR_EVER), "--workers", 2)
+    os.kill(running.pid_of("worker", 0), signal.SIGKILL)
+    running.wait_event(lambda e: e["event"] == "lost")
+    os.kill(running.pid_of("worker", 1), signal.SIGKILL)
+    assert cause(ended(running, 1)) == "tern run: worker 1 was killed by signal 9 (Killed)", running.error
+    told = [e["text"] for e in events(running, "lost") + events(running, "failed")]
+    assert [sum(f"worker {i} was killed" in text for text in told) for i in range(2)] == [1, 1], told
+
+
+def job_that_nobody_completes_fails():
+    """All workers leave during the steps, with exit code 0."""
+    running = at_work(worker(job.SCRATCH / "left", steps=FOR_EVER) + " || true", "--workers", 2)
+    for i in range(2):
+        os.kill(running.pid_of("worker", i), signal.SIGKILL)
+    assert cause(ended(running, 1)).startswith(
+        "tern run: the job was not completed: its workers have ended before its end"), running.error
 
 
 def killed_server_is_the_cause():
@@ -214,7 +243,7 @@ def lines_are_events_with_json():
         assert {e["stream"]: e["text"] for e in mine} == {
             "stdout": f"its TERN_INDEX is {i}", "stderr": "??"}, mine
         assert len({e["pid"] for e in mine}) == 1, mine
-    assert told.events[-1]["event"] == "done" and told.error == "", told.error
+    assert told.events[-1]["event"] == "failed" and told.error == NOT_JOINED + "\n", told.error
     start = events(told, "start")[0]
     assert start["workers"] == 2 and start["program"] == "sh", start
 
@@ -233,9 +262,9 @@ def endless_output_does_not_keep_it_from_ending():
 
 # ---- exit codes --------------------------------------------------------------------------
 
-def worker_that_fails_is_told_and_the_others_go_on():
-    told = shell('[ $TERN_INDEX = 0 ] || exit 3; sleep 0.5; echo here', "--workers", 2)
-    assert told.error.splitlines()[1:] == ["tern run: worker 1 exited with code 3: the job goes on without it"]
+def worker_that_fails_without_joining_does_not_end_the_others():
+    told = shell('[ $TERN_INDEX = 0 ] || exit 3; sleep 0.5; echo here', "--workers", 2, code=1)
+    assert cause(told) == "tern run: worker 1 exited with code 3", told.error
     assert told.lines == ["worker 0: here"], told.lines
 
 
@@ -290,7 +319,7 @@ def command_line_without_a_program_is_refused():
 
 def options_after_the_dashes_are_the_programs():
     got = subprocess.run([job.TERN, "run", "--", "echo", "--help", "--json", "--", "--workers"], text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     assert got.stdout == "worker 0: --help --json -- --workers\n", got.stdout
     assert "-- PROGRAM" in "".join(job.finish("run", "--help").lines[:1])
     assert [line for line in job.finish("--help").lines if line.startswith("  run ")]
@@ -355,7 +384,7 @@ def second_interrupt_kills():
 def status_disturbs_no_program():
     running = started(["sh", "-c", "echo ready; sleep 1; echo later"])
     running.process.send_signal(signal.SIGUSR1)
-    ended(running, 0)
+    ended(running, 1)
     said = [e["text"] for e in events(running, "status")]
     assert said[0] == "2 of 2 workers and 1 of 1 servers run" and len(said) == 2, said
     assert [e["text"] for e in events(running, "output")] == ["ready"] * 2 + ["later"] * 2, running.lines
@@ -397,6 +426,8 @@ tap.run([
     workers_train_to_the_same_bytes_as_tern_train,
     killed_worker_costs_nothing,
     last_worker_that_is_killed_is_the_cause,
+    each_loss_is_told_once,
+    job_that_nobody_completes_fails,
     killed_server_is_the_cause,
     worker_that_ends_before_the_steps_is_not_waited_for,
     interrupted_workers_save_once,
@@ -405,7 +436,7 @@ tap.run([
     long_line_comes_in_pieces,
     lines_are_events_with_json,
     endless_output_does_not_keep_it_from_ending,
-    worker_that_fails_is_told_and_the_others_go_on,
+    worker_that_fails_without_joining_does_not_end_the_others,
     job_fails_if_every_worker_does,
     exception_of_python_is_the_reason,
     program_that_does_not_exist_is_refused,
