@@ -64,7 +64,7 @@ int launch_check(
 	const struct launch_settings *s = opts->settings;
 	int r = fabric_check_listen(opts->fabric, s->listen, error);
 
-	if (r == 0 && !s->secret.insecure)
+	if (r == 0 && !s->secret.insecure && !*secret->text)
 		r = make_secret(secret, error);
 	if (r == 0)
 		r = secret_check_listen(
@@ -72,7 +72,8 @@ int launch_check(
 	if (r)
 		return r;
 	/* Servers on one host cannot share a port. */
-	if (s->listen && opts->servers > 1 && strcmp(port_of(s->listen), "0") != 0)
+	if (s->listen && opts->servers > 1 && !opts->consecutive_ports &&
+		strcmp(port_of(s->listen), "0") != 0)
 		return options_refuse(error,
 			"--listen %.200s: %llu servers cannot share a port: use port 0",
 			s->listen, (unsigned long long)opts->servers);
@@ -153,11 +154,23 @@ static size_t add_device(const struct launch *l, const char **args)
 	return 4;
 }
 
+/* Writes the address at which a server listens. */
+static void write_listen(const struct launch *l, unsigned index, char *out, size_t bytes)
+{
+	const char *listen = l->opts.settings->listen, *port = port_of(listen);
+
+	if (l->opts.consecutive_ports)
+		snprintf(out, bytes, "%.*s%lu", (int)(port - listen), listen,
+			strtoul(port, NULL, 10) + index);
+	else
+		snprintf(out, bytes, "%s", listen);
+}
+
 static void start_server(struct launch *l, unsigned index)
 {
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
-	char number[16], timeout_s[32], threads[24];
+	char number[16], timeout_s[32], threads[24], listen[300];
 	const char *args[32] = {"server", "--fabric", fabric_name(fabric), "--spin-us",
 		l->spin_us, "--index", number, "--json", "--worker-timeout", timeout_s};
 	size_t n = 10;
@@ -176,8 +189,9 @@ static void start_server(struct launch *l, unsigned index)
 		args[n++] = threads;
 	}
 	if (s->listen) {
+		write_listen(l, index, listen, sizeof(listen));
 		args[n++] = "--listen";
-		args[n++] = s->listen;
+		args[n++] = listen;
 	}
 	if (l->opts.log_level != TERN_LOG_DEFAULT) {
 		args[n++] = "--log-level";
@@ -206,8 +220,8 @@ static bool may_start(const struct launch *l)
 
 	if (l->failed_ns || l->sup.signal || unready_count(l) >= l->unready_max)
 		return false;
-	return count < servers ||
-	       (l->listening_count == servers && count < servers + l->opts.workers);
+	return count < servers || (l->listening_count == servers && !l->held &&
+					  count < servers + l->opts.workers);
 }
 
 /* Called when all servers listen: builds the workers' --join, and reports the start. */
@@ -323,7 +337,8 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 
 struct child *launch_take_loss(struct launch *l, const json_t *event)
 {
-	json_int_t i = json_integer_value(json_object_get(event, "worker"));
+	json_int_t i = json_integer_value(json_object_get(event, "worker")) -
+		       (json_int_t)l->opts.first_worker;
 	const char *text = json_string_value(json_object_get(event, "text"));
 	struct child *c;
 
@@ -359,8 +374,8 @@ void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
 	l->told[i] = true;
 	launch_report(l, l->command->name,
 		json_pack("{ss sI ss so}", "event", "lost", "worker",
-			(json_int_t)(i - l->opts.servers), "who", c->name, "text",
-			report_text(text)));
+			(json_int_t)(i - l->opts.servers + l->opts.first_worker), "who",
+			c->name, "text", report_text(text)));
 }
 
 int launch_say_end(struct launch *l, int code, const char *text)

@@ -32,7 +32,7 @@
 /* Options of a launcher about its servers. */
 struct launch_settings {
 	const char *listen;            /* NULL: the servers' default */
-	struct secret_settings secret; /* --insecure; the other members are unused */
+	struct secret_settings secret; /* --insecure, and --secret-file of `tern run` */
 	struct device_choice server_device;
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */
@@ -59,7 +59,11 @@ struct launch_opts {
 	const struct fabric_settings *fabric;
 	int arithmetic, tensor_memory; /* of the servers, see device.h */
 	enum tern_log_level log_level;
-	uint64_t servers, workers;
+	/* How many this process starts, and the number of the first worker. `tern run` may
+	 * be one of several that start the workers of a job. */
+	uint64_t servers, workers, first_worker;
+	/* Server I listens at the port of `listen` plus I. */
+	bool consecutive_ports;
 	bool json;
 };
 
@@ -74,6 +78,8 @@ struct launch {
 	unsigned unready_max;
 	/* Stdout is that of the workers: what the launcher tells people is on stderr. */
 	bool notes_on_stderr;
+	/* No worker is started: `join` is not known yet. */
+	bool held;
 	/* The caller sets sup.on_line, sup.on_exit, sup.on_status and sup.arg. */
 	struct supervisor sup;
 
@@ -101,9 +107,9 @@ struct launch {
 	char error[512];    /* first error, of a child or of this process */
 };
 
-/* Checks what the option table cannot, and makes the secret of the job, which no other
- * process knows, such as one of another user of this host; with --insecure there is none.
- * -EINVAL: `error` has one line. */
+/* Checks what the option table cannot. Makes the secret of the job unless the caller has one
+ * already (*secret is not ""), so that no other process can join, such as one of another
+ * user of this host; with --insecure there is none. -EINVAL: `error` has one line. */
 int launch_check(
 	const struct launch_opts *opts, struct secret *secret, struct message *error);
 
@@ -146,7 +152,7 @@ bool launch_workers_to_come(const struct launch *l);
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);
 
 /* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
- * names none, or one that is known to be lost. */
+ * names none of this process's, or one that is known to be lost. */
 struct child *launch_take_loss(struct launch *l, const json_t *event);
 
 /* As report(), but as text on stderr if `notes_on_stderr` is set; only for events whose

@@ -14,6 +14,10 @@
  * and wait for the steps to begin, a worker that ends is one that they would wait for in
  * vain, so the job fails.
  *
+ * If srun, mpirun or torchrun has started this process as one of several (place.h), each
+ * starts one worker, and rank 0 the servers. The exit code is then that of the own worker:
+ * rank 0 also fails if the job does.
+ *
  * Stdout is the workers' stdout. This process prints on stderr, except with --json.
  */
 #include <errno.h>
@@ -22,21 +26,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/util.h"
 #include "tools/launch.h"
+#include "tools/place.h"
 #include "tools/signals.h"
 
 struct run_settings {
 	struct launch_settings launch;
 	struct fabric_settings fabric;
-	uint64_t servers, workers;
-	uint64_t verify_first; /* UINT64_MAX: not given */
-	int tensor_memory;     /* --tensor-memory: index into device_memories */
-	int arithmetic;        /* --arithmetic: index into device_arithmetics */
+	struct place_settings place;
+	uint64_t servers, workers; /* workers: 0 if --workers was not given */
+	uint64_t verify_first;     /* UINT64_MAX: not given */
+	int tensor_memory;         /* --tensor-memory: index into device_memories */
+	int arithmetic;            /* --arithmetic: index into device_arithmetics */
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -44,15 +51,21 @@ struct run_settings {
 static const struct option options[] = {
 	OPTION(COUNT, "servers", "S", "servers of the job", struct run_settings, servers,
 		.initial = "1", .min = 1, .max = TERN_SERVERS_MAX),
-	OPTION(COUNT, "workers", "N", "how many times PROGRAM is started, as a worker",
-		struct run_settings, workers, .initial = "1", .min = 1,
-		.max = TERN_WORKERS_MAX),
+	OPTION(COUNT, "workers", "N",
+		"how many times PROGRAM is started, as a worker; default 1; under srun, "
+		"mpirun or torchrun as many as these start",
+		struct run_settings, workers, .min = 1, .max = TERN_WORKERS_MAX),
 	OPTION(COUNT, "verify-first", "K",
 		"each worker computes its first K slots twice, and leaves the job if the "
 		"gradients differ; 0: none; not given: as PROGRAM says, else 1",
 		struct run_settings, verify_first, .min = 0, .max = UINT32_MAX),
 	FABRIC_OPTIONS(struct run_settings, fabric),
 	LAUNCH_OPTIONS(struct run_settings, launch),
+	OPTION(TEXT, "secret-file", "PATH",
+		"file with the secret of the job, instead of one that is made for it; "
+		"needed by ranks on several hosts",
+		struct run_settings, launch.secret.file),
+	PLACE_OPTIONS(struct run_settings, place),
 	TENSOR_MEMORY_OPTION(struct run_settings, tensor_memory),
 	ARITHMETIC_OPTION(struct run_settings, arithmetic),
 	OPTION(FLAG, "json", NULL,
@@ -72,15 +85,16 @@ struct reason {
 struct run {
 	struct launch l;
 	uint64_t verify_first;
+	struct place place;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */
 	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
 	json_int_t joined;  /* number of workers that have joined server 0 */
 	bool begun;         /* the steps have begun on server 0 */
 	bool completed;     /* server 0 says that the job was completed */
 	unsigned succeeded; /* number of workers that have ended with exit code 0 */
-	/* The first worker that has ended before the steps, whatever its exit code, and the
-	 * time since when others wait for it in vain; 0: none do. */
-	const struct child *early;
+	/* How the first worker has ended that did so before the steps, whatever its exit
+	 * code, and the time since when others wait for it in vain; 0: none do. */
+	char early[640];
 	uint64_t early_ns;
 	/* Time when this process first saw that all workers have ended; 0: not yet. The
 	 * servers may still have something to say. */
@@ -106,7 +120,14 @@ struct run {
 
 static int worker_index(const struct run *r, const struct child *c)
 {
-	return (int)(launch_number(&r->l, c) - r->l.opts.servers);
+	return (int)(launch_number(&r->l, c) - r->l.opts.servers +
+		     r->l.opts.first_worker);
+}
+
+/* Number of workers of the job, also of those that other processes start. */
+static unsigned long long worker_count(const struct run *r)
+{
+	return place_is_ranked(&r->place) ? r->place.ranks.size : r->l.opts.workers;
 }
 
 static void set_number(const char *name, unsigned long long value)
@@ -129,7 +150,7 @@ static void prepare_environment(const struct run *r)
 		"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
 	setenv("TERN_JOIN", l->join, true);
-	set_number("TERN_WORKERS", l->opts.workers);
+	set_number("TERN_WORKERS", worker_count(r));
 	if (r->verify_first != UINT64_MAX)
 		set_number("TERN_VERIFY_FIRST", r->verify_first);
 	if (secret_text(&l->secret))
@@ -138,22 +159,55 @@ static void prepare_environment(const struct run *r)
 		setenv(threads[i], "1", false);
 }
 
-static void on_listening(struct launch *l)
+static void say_start(struct run *r)
 {
-	const struct run *r = l->sup.arg;
-	char text[600];
+	const struct ranks *ranks = &r->place.ranks;
+	const struct launch *l = &r->l;
+	char text[700];
+	size_t n;
 
-	prepare_environment(r);
-	snprintf(text, sizeof(text), "%llu server%s at %.400s%s, %llu worker%s",
+	/* what rank 0 says to people is true for all */
+	if (!place_has_servers(&r->place) && !l->out.json)
+		return;
+	n = (size_t)snprintf(text, sizeof(text),
+		"%llu server%s at %.400s%s, %llu worker%s",
 		(unsigned long long)l->opts.servers, l->opts.servers == 1 ? "" : "s",
-		l->join, strlen(l->join) > 400 ? "..." : "",
-		(unsigned long long)l->opts.workers, l->opts.workers == 1 ? "" : "s");
-	launch_report(l, "run",
+		l->join, strlen(l->join) > 400 ? "..." : "", worker_count(r),
+		worker_count(r) == 1 ? "" : "s");
+	if (place_is_ranked(&r->place))
+		snprintf(text + n, sizeof(text) - n, " started by %s (%s=%llu, %s=%llu)",
+			ranks->launcher, ranks->rank_name,
+			(unsigned long long)ranks->rank, ranks->size_name,
+			(unsigned long long)ranks->size);
+	launch_report(&r->l, "run",
 		json_pack("{ss ss sI sI ss so so}", "event", "start", "fabric",
 			fabric_name(l->opts.fabric), "servers",
 			(json_int_t)l->opts.servers, "workers",
-			(json_int_t)l->opts.workers, "join", l->join, "program",
+			(json_int_t)worker_count(r), "join", l->join, "program",
 			report_text(r->program[0]), "text", report_text(text)));
+}
+
+static void fail_by(struct run *r, const struct message *error)
+{
+	if (!*r->l.error)
+		snprintf(r->l.error, sizeof(r->l.error), "%s", error->text);
+	launch_fail(&r->l);
+}
+
+/* Called when the servers' addresses are known, on every rank. */
+static void on_listening(struct launch *l)
+{
+	struct run *r = l->sup.arg;
+	struct message error;
+
+	if (place_has_servers(&r->place) &&
+		place_publish(&r->place, l->join, sizeof(l->join),
+			secret_text(&l->secret), &error)) {
+		fail_by(r, &error);
+		return;
+	}
+	prepare_environment(r);
+	say_start(r);
 }
 
 static void start_worker(struct launch *l, unsigned index)
@@ -162,6 +216,9 @@ static void start_worker(struct launch *l, unsigned index)
 	char name[32];
 	int error;
 
+	if (l->failed_ns)
+		return;
+	index += (unsigned)l->opts.first_worker;
 	set_number("TERN_INDEX", index);
 	snprintf(name, sizeof(name), "worker %u", index);
 	error = supervise_start_program(&l->sup, name, r->program, environ);
@@ -177,9 +234,16 @@ static bool all_started(const struct run *r)
 	return r->l.sup.child_count == r->l.opts.servers + r->l.opts.workers;
 }
 
+/* Number of workers of other ranks of which this process, as rank 0, does not know that
+ * they have ended. */
+static uint64_t others_running(const struct run *r)
+{
+	return place_has_servers(&r->place) ? place_others(&r->place) : 0;
+}
+
 static bool all_workers_ended(const struct run *r)
 {
-	return all_started(r) && !launch_running(&r->l, true);
+	return all_started(r) && !launch_running(&r->l, true) && !others_running(r);
 }
 
 /* ---- what the workers print ---- */
@@ -248,6 +312,21 @@ static void take_error(struct run *r, const struct child *c, const json_t *event
 	r->blames_workers = all_started(r) && !launch_workers_to_come(&r->l);
 }
 
+/* Takes the event "lost" of a server. What becomes of this process's own workers is told
+ * later, together with their exit codes. */
+static void take_loss(struct run *r, const struct child *c, json_t *event)
+{
+	json_int_t i = json_integer_value(json_object_get(event, "worker")) -
+		       (json_int_t)r->l.opts.first_worker;
+
+	if (i >= 0 && i < (json_int_t)r->l.opts.workers) {
+		launch_take_loss(&r->l, event);
+	} else if (launch_number(&r->l, c) == 0) {
+		json_object_set_new(event, "who", json_string(c->name));
+		launch_report(&r->l, "run", json_incref(event));
+	}
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct run *r = arg;
@@ -270,7 +349,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	} else if (strcmp(name, "listening") == 0) {
 		launch_take_listening(&r->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
-		launch_take_loss(&r->l, event);
+		take_loss(r, c, event);
 	} else if (strcmp(name, "joined") == 0 && first) {
 		r->joined = json_integer_value(json_object_get(event, "count"));
 	} else if (strcmp(name, "begun") == 0 && first) {
@@ -350,8 +429,8 @@ static void on_exit_of(void *arg, struct child *c)
 		on_exit_of_server(r, c);
 		return;
 	}
-	if (!r->begun && !r->early)
-		r->early = c;
+	if (!r->begun && !*r->early)
+		describe(r, c, r->early, sizeof(r->early));
 	if (is_well(c)) {
 		r->succeeded++;
 		return;
@@ -405,7 +484,8 @@ static bool has_passed(uint64_t since_ns, uint64_t ns)
 /* Fails the job if workers wait in vain for one that has ended before the steps. */
 static void look_for_waiting(struct run *r)
 {
-	if (!r->early || r->begun || !r->joined || !launch_running(&r->l, true))
+	if (!*r->early || r->begun || !r->joined ||
+		(!launch_running(&r->l, true) && !others_running(r)))
 		r->early_ns = 0;
 	else if (!r->early_ns)
 		r->early_ns = tern_clock_ns();
@@ -417,7 +497,7 @@ static void settle_losses(struct run *r)
 {
 	if (!r->l.failed_ns)
 		look_for_waiting(r);
-	if (!r->l.failed_ns && (r->begun || !r->early) && !all_workers_ended(r) &&
+	if (!r->l.failed_ns && (r->begun || !*r->early) && !all_workers_ended(r) &&
 		has_passed(r->l.loss_ns, LAUNCH_PATIENCE_NS))
 		tell_losses(r);
 }
@@ -432,7 +512,7 @@ static uint64_t patience_ns(const struct run *r)
 	return r->blames_workers ? LAUNCH_LINGER_NS : LAUNCH_PATIENCE_NS;
 }
 
-static int turn_ms(const struct run *r)
+static int own_turn_ms(const struct run *r)
 {
 	if (r->ended_ns)
 		return r->begun ? launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS) : 0;
@@ -447,12 +527,19 @@ static int turn_ms(const struct run *r)
 	return -1;
 }
 
+static int turn_ms(const struct run *r)
+{
+	int own_ms = own_turn_ms(r), place_ms = place_turn_ms(&r->place);
+
+	return own_ms < 0 || (place_ms >= 0 && place_ms < own_ms) ? place_ms : own_ms;
+}
+
 /* All workers have ended. Do the servers have to be heard yet, whether the job was
  * completed? What they have printed before the last worker ended is read in one more turn;
  * and servers that have begun the steps end by themselves when nobody is left. */
 static bool awaits_servers(struct run *r)
 {
-	if (r->completed || r->l.failed_ns)
+	if (!place_has_servers(&r->place) || r->completed || r->l.failed_ns)
 		return false;
 	if (!r->ended_ns) {
 		r->ended_ns = tern_clock_ns();
@@ -469,9 +556,33 @@ static bool is_over(struct run *r)
 		return !awaits_servers(r);
 	if (r->l.failed_ns)
 		return has_passed(r->l.failed_ns, patience_ns(r));
+	/* the workers of other ranks need no server any more */
+	if (others_running(r) && r->l.served_ns && !launch_running(&r->l, true))
+		return true;
 	/* workers that hang were lost, and the others have ended */
 	return !launch_workers_to_come(&r->l) &&
 	       has_passed(r->l.served_ns, LAUNCH_LINGER_NS);
+}
+
+/* Does what is due between the ranks. */
+static void turn_place(struct run *r)
+{
+	struct message error;
+	char text[700];
+	int n = place_turn(&r->place, r->l.join, sizeof(r->l.join), &r->l.secret, &error);
+
+	if (n < 0)
+		fail_by(r, &error);
+	if (n == 1) {
+		r->l.held = false;
+		r->l.sup.secret = secret_text(&r->l.secret);
+		on_listening(&r->l);
+	}
+	if (place_is_waiting(&r->place, text, sizeof(text)))
+		launch_report(&r->l, "run",
+			json_pack("{ss so}", "event", "note", "text", report_text(text)));
+	if (!r->begun && !*r->early)
+		snprintf(r->early, sizeof(r->early), "%s", r->place.first_end);
 }
 
 static void run(struct run *r)
@@ -479,8 +590,24 @@ static void run(struct run *r)
 	do {
 		launch_turn(&r->l, turn_ms(r));
 		r->l.settled = all_started(r);
+		turn_place(r);
 		settle_losses(r);
 	} while (!is_over(r));
+}
+
+/* Rank 0 was asked to end, and so were the other ranks by the same launcher: their workers
+ * may need the servers for their own end, such as to agree who saves. */
+static void wait_for_others(struct run *r, uint64_t limit_ns)
+{
+	uint64_t since_ns = tern_clock_ns();
+
+	while (r->begun && r->place.meets && others_running(r) && !r->l.served_ns &&
+		r->l.sup.interrupt_count < 2 && !has_passed(since_ns, limit_ns)) {
+		supervise_turn(&r->l.sup, place_turn_ms(&r->place));
+		if (!launch_running(&r->l, false))
+			r->l.served_ns = tern_clock_ns();
+		turn_place(r);
+	}
 }
 
 /* Ends the workers and what they have left, then the servers, which the workers may need
@@ -491,6 +618,8 @@ static void end_all(struct run *r, int signal, unsigned grace_ms)
 
 	r->ending = true;
 	supervise_end(&r->l.sup, servers, signal, grace_ms);
+	if (r->l.sup.signal)
+		wait_for_others(r, LAUNCH_LEAVE_MS * TERN_NS_PER_MS);
 	supervise_end(&r->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
 }
 
@@ -510,13 +639,10 @@ static int conclude_interrupted(struct run *r)
 /* Writes the one cause of the failure. */
 static void name_cause(const struct run *r, char *text, size_t bytes)
 {
-	char how[640];
-
 	if (r->server_killed) {
 		snprintf(text, bytes, "%s", r->dead_server);
 	} else if (r->early_ns) {
-		describe(r, r->early, how, sizeof(how));
-		snprintf(text, bytes, "the steps could not begin: %s", how);
+		snprintf(text, bytes, "the steps could not begin: %s", r->early);
 	} else if (*r->cause && (!*r->l.error || r->blames_workers)) {
 		bool more = r->cause_is_code && *r->l.error;
 
@@ -539,6 +665,8 @@ static void name_cause(const struct run *r, char *text, size_t bytes)
 
 static bool has_succeeded(const struct run *r)
 {
+	if (!place_has_servers(&r->place))
+		return r->succeeded && !r->l.failed_ns;
 	return r->succeeded && r->completed && (!r->l.failed_ns || r->blames_workers);
 }
 
@@ -558,7 +686,7 @@ static int conclude(struct run *r)
 	if (r->l.out.json)
 		report(&r->l.out, "run",
 			json_pack("{ss sI sI}", "event", "done", "workers",
-				(json_int_t)r->l.opts.workers, "succeeded",
+				(json_int_t)worker_count(r), "succeeded",
 				(json_int_t)r->succeeded));
 	return EXIT_OK;
 }
@@ -623,67 +751,84 @@ static int parse(int argc, char **argv, struct run_settings *s, struct message *
 		"train.py");
 }
 
-static struct launch_opts launch_opts(const struct run_settings *s)
+static struct launch_opts launch_opts(
+	const struct run_settings *s, const struct place *place)
 {
+	bool ranked = place_is_ranked(place);
+
 	return (struct launch_opts){
 		.settings = &s->launch,
 		.fabric = &s->fabric,
 		.arithmetic = s->arithmetic,
 		.tensor_memory = s->tensor_memory,
 		.log_level = s->log_level,
-		.servers = s->servers,
-		.workers = s->workers,
+		.servers = place_has_servers(place) ? s->servers : 0,
+		.workers = ranked || !s->workers ? 1 : s->workers,
+		.first_worker = place->ranks.rank,
+		.consecutive_ports = s->place.port != 0,
 		.json = s->json,
 	};
+}
+
+/* Finds the place among other processes, and with it where the servers listen. */
+static int find_place(struct run_settings *s, struct place *place, struct secret *secret,
+	struct message *error)
+{
+	struct place_opts opts = {
+		.settings = &s->place,
+		.fabric = &s->fabric,
+		.secret = &s->launch.secret,
+		.listen = s->launch.listen,
+		.servers = s->servers,
+		.workers = s->workers,
+	};
+	int r = place_find(place, &opts, secret, error);
+
+	if (r == 0)
+		s->launch.listen = place_listen(place, &opts);
+	return r;
 }
 
 static int check(const struct run_settings *s, const struct launch_opts *opts,
 	const char *program, struct secret *secret, struct message *error)
 {
 	const struct device_choice *device = &s->launch.server_device;
-	int r = fabric_check(&s->fabric, error);
+	int r = device_check_arithmetic(s->arithmetic, device, error);
 
-	if (r == 0)
-		r = device_check_arithmetic(s->arithmetic, device, error);
 	if (r == 0)
 		r = device_check_memory(s->tensor_memory, device->cuda, error);
 	if (r == 0)
 		r = find_program(program, error);
-	return r ? r : launch_check(opts, secret, error);
+	/* ranks other than 0 have no servers, and get the secret from rank 0 */
+	return r || !opts->servers ? r : launch_check(opts, secret, error);
 }
 
 static int run_and_conclude(struct run *r)
 {
+	struct message error;
 	int code;
 
-	run(r);
-	code = conclude(r);
+	if (place_open(&r->place, &error))
+		code = command_refuse(&run_command, "%s", error.text);
+	else {
+		run(r);
+		code = conclude(r);
+		place_say_end(&r->place, *r->early ? r->early : r->l.error);
+	}
+	place_close(&r->place);
 	launch_close(&r->l);
 	return code;
 }
 
-static int run_run(int argc, char **argv)
+/* Sets what struct run needs before launch_open(). */
+static void prepare(struct run *r, const struct place *place, char **program)
 {
-	struct run_settings s = {.verify_first = UINT64_MAX};
-	struct secret secret = {""};
-	struct launch_opts opts;
-	struct message error;
-	struct run *r;
-	int program = parse(argc, argv, &s, &error), code;
-
-	if (program < 0 || log_open("run", s.log_level, &error))
-		return command_refuse(&run_command, "%s", error.text);
-	opts = launch_opts(&s);
-	if (check(&s, &opts, argv[program], &secret, &error))
-		return command_refuse(&run_command, "%s", error.text);
-	r = calloc(1, sizeof(*r));
-	if (!r)
-		return command_fail(&run_command, "%s", strerror(ENOMEM));
-	r->program = argv + program;
-	r->verify_first = s.verify_first;
+	r->place = *place;
+	r->program = program;
 	r->l.command = &run_command;
 	r->l.listening = on_listening;
 	r->l.start_worker = start_worker;
+	r->l.held = !place_has_servers(place);
 	r->l.unready_max = UINT_MAX;
 	r->l.notes_on_stderr = true;
 	r->l.sup.on_line = on_line;
@@ -691,6 +836,36 @@ static int run_run(int argc, char **argv)
 	r->l.sup.on_exit = on_exit_of;
 	r->l.sup.on_status = on_status;
 	r->l.sup.arg = r;
+	if (!place_is_ranked(place))
+		return;
+	/* the ranks' events have one name of the job, and so have those of the servers */
+	setenv(REPORT_JOB, place->ranks.job, false);
+	/* mpirun and torchrun that are killed do not end their ranks */
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
+static int run_run(int argc, char **argv)
+{
+	struct run_settings s = {.verify_first = UINT64_MAX};
+	struct secret secret = {""};
+	struct launch_opts opts;
+	struct place place;
+	struct message error;
+	struct run *r;
+	int program = parse(argc, argv, &s, &error), code;
+
+	if (program < 0 || log_open("run", s.log_level, &error))
+		return command_refuse(&run_command, "%s", error.text);
+	if (fabric_check(&s.fabric, &error) || find_place(&s, &place, &secret, &error))
+		return command_refuse(&run_command, "%s", error.text);
+	opts = launch_opts(&s, &place);
+	if (check(&s, &opts, argv[program], &secret, &error))
+		return command_refuse(&run_command, "%s", error.text);
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return command_fail(&run_command, "%s", strerror(ENOMEM));
+	prepare(r, &place, argv + program);
+	r->verify_first = s.verify_first;
 	code = launch_open(&r->l, &opts, &secret);
 	code = code ? command_fail(&run_command, "%s", strerror(-code))
 		    : run_and_conclude(r);

@@ -91,11 +91,12 @@ def marked(mark):
 class Job:
     """A running `tern`. Its processes are told from others by a mark in their environment."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, prefix=()):
+        """`prefix`: the beginning of a command that runs it, such as on another host."""
         self.mark = uuid.uuid4().hex
         self.args = [str(a) for a in args]
         self.process = subprocess.Popen(
-            [TERN, *self.args], env=dict(os.environ, **{MARK: self.mark}), text=True,
+            [*prefix, TERN, *self.args], env=dict(os.environ, **{MARK: self.mark}), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=os.setpgrp)
         self.lines = []
         self.events = []
