@@ -854,6 +854,18 @@ static bool rules_differ(const struct tern_ps_job *a, const struct tern_ps_job *
 	return false;
 }
 
+/* True if the name is that of a built-in engine on a CPU (kernels/dispatch.c), which
+ * --arithmetic chooses. The names that other programs give are free. */
+static bool is_of_engine(const char *arithmetic)
+{
+	static const char *const names[] = {"portable ", "avx2 ", "avx512 "};
+	bool found = false;
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
+		found = found || strncmp(arithmetic, names[i], strlen(names[i])) == 0;
+	return found && strstr(arithmetic, " libm ");
+}
+
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
@@ -873,8 +885,11 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 	if (a->mode == TERN_MODE_SYNC && strcmp(a->arithmetic, b->arithmetic) != 0) {
 		snprintf(why->text, sizeof(why->text),
 			"arithmetic: %s has \"%s\", the job \"%s\": equal bits "
-			"need equal arithmetic (or --arithmetic portable everywhere)",
-			who, b->arithmetic, a->arithmetic);
+			"need equal arithmetic%s",
+			who, b->arithmetic, a->arithmetic,
+			is_of_engine(a->arithmetic) && is_of_engine(b->arithmetic)
+				? " (or --arithmetic portable everywhere)"
+				: "");
 		return true;
 	}
 	return differ_int(why, who, "steps", a->steps, b->steps) ||

@@ -656,6 +656,22 @@ static void test_changed_bytes_are_refused_or_a_sane_job(void **state)
 		tern_ps_job_fini(&theirs);                                               \
 	} while (0)
 
+/* --arithmetic chooses between the names of built-in engines only. */
+static void test_portable_arithmetic_is_advised_for_built_in_engines_only(void **state)
+{
+	static const char advice[] = "--arithmetic portable";
+
+	(void)state;
+	DIFFERS(strcpy(ours.arithmetic, "avx2 openblas libm 01234567");
+		strcpy(theirs.arithmetic, "portable portable libm 01234567"), advice);
+	DIFFERS(strcpy(ours.arithmetic, "avx2 openblas libm 01234567");
+		strcpy(theirs.arithmetic, "mine 2"), "equal bits");
+	assert_null(strstr(why.text, advice));
+	DIFFERS(strcpy(ours.arithmetic, "numpy 1"); strcpy(theirs.arithmetic, "numpy 2"),
+		"\"numpy 2\", the job \"numpy 1\": equal bits need equal arithmetic");
+	assert_null(strstr(why.text, advice));
+}
+
 static void test_a_difference_is_said_with_both_values(void **state)
 {
 	(void)state;
@@ -868,6 +884,8 @@ int main(void)
 		cmocka_unit_test(test_equal_given_values_are_no_difference),
 		cmocka_unit_test(test_a_difference_between_long_names_is_said_to_its_end),
 		cmocka_unit_test(test_initial_values_are_compared_as_they_are_used),
+		cmocka_unit_test(
+			test_portable_arithmetic_is_advised_for_built_in_engines_only),
 		cmocka_unit_test(test_arithmetic_may_differ_in_async_mode),
 		cmocka_unit_test(test_async_shares_add_up_to_the_steps),
 	};
