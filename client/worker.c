@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "rendezvous/peer.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
 #define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
@@ -322,8 +323,8 @@ static void server_event(
 {
 	struct worker_server *s = arg;
 	struct tern_worker *w = s->worker;
+	char why[200];
 
-	(void)peer;
 	if (event != TERN_PEER_DOWN)
 		return;
 	s->gone = true;
@@ -333,7 +334,8 @@ static void server_event(
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
 		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
-			s->index, w->job.servers[s->index], tern_status_text(status));
+			s->index, w->job.servers[s->index],
+			tern_peer_why(peer, status, why, sizeof(why)));
 	/* Perhaps the server works, and only the path from this worker to it has failed.
 	 * So this worker gives up alone: if the server has failed, the other workers
 	 * notice it. */
@@ -380,6 +382,19 @@ static int join(struct tern_worker *w, uint32_t index, json_t *job)
 	return r;
 }
 
+static const char *why_not_dialled(int status)
+{
+	if (status == -EINVAL)
+		return "not an address: expected HOST:PORT or auto://HOST:PORT, "
+		       "tcp://HOST:PORT, verbs://HOST:PORT or shm://NAME, with a port "
+		       "from "
+		       "1 to 65535";
+	if (status == -ENODEV)
+		return "this host has no fabric of this name: tern info lists the "
+		       "fabrics";
+	return tern_status_text(status);
+}
+
 static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 {
 	json_t *job = tern_ps_job_json(&w->job);
@@ -389,11 +404,7 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 		r = join(w, i, job);
 		if (r < 0)
 			snprintf(why->text, sizeof(why->text), "server %u at %s: %s", i,
-				w->job.servers[i],
-				r == -EINVAL ? "not an address: expected "
-					       "auto://HOST:PORT, tcp://HOST:PORT or "
-					       "shm://NAME"
-					     : tern_status_text(r));
+				w->job.servers[i], why_not_dialled(r));
 	}
 	json_decref(job);
 	return r;

@@ -33,6 +33,23 @@ static int leave(struct tern_shared *shared, struct tern_session *s, int status)
 	return status;
 }
 
+static void complain_of_join(int status, const char *join)
+{
+	if (!join)
+		shared_complain(status,
+			"no address of a server: give `join`, or set TERN_JOIN, or start "
+			"the program with `tern run`");
+	else if (!*join)
+		shared_complain(status,
+			"the address of a server is empty: set TERN_JOIN, or `join`, to "
+			"HOST:PORT of each server, with commas between them");
+	else
+		shared_complain(status,
+			"join %.300s: expected HOST:PORT of each server, with commas "
+			"between them",
+			join);
+}
+
 int tern_shared_session_sized(struct tern_shared *shared,
 	const struct tern_session_opts *opts, size_t opts_bytes,
 	struct tern_session **out)
@@ -60,12 +77,7 @@ int tern_shared_session_sized(struct tern_shared *shared,
 		*out = entry->session;
 	} else {
 		free(entry);
-		shared_complain(r,
-			o.join ? "join %.300s: expected HOST:PORT of each server, with "
-				 "commas between them"
-			       : "no address of a server: give `join`, or set TERN_JOIN, "
-				 "or start the program with `tern run`",
-			o.join);
+		complain_of_join(r, o.join);
 	}
 	shared_leave(shared);
 	return r;

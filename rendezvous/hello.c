@@ -111,6 +111,19 @@ static bool same_mac(const uint8_t *a, const uint8_t *b)
 	return difference == 0;
 }
 
+/* Says how secrets differ, of which `own` and `theirs` are the proofs: without a secret a
+ * proof is zero. */
+static const char *how_secrets_differ(const uint8_t *own, const uint8_t *theirs)
+{
+	static const uint8_t none[32];
+
+	if (same_mac(own, none))
+		return "refused: the peer has a secret, and this process has none";
+	if (same_mac(theirs, none))
+		return "refused: this process has a secret, and the peer has none";
+	return "refused: the peer has another secret";
+}
+
 /* ---- links ---- */
 
 uint32_t tern_half_open_max(uint64_t file_max)
@@ -488,6 +501,7 @@ static int on_step_2(struct tern_link *link)
 	peer->their_incarnation = link->theirs.incarnation;
 	prove(link, peer, SIDE_ACCEPTOR, link->nonce, link->theirs.nonce, expected);
 	if (!same_mac(expected, link->theirs.mac)) {
+		peer->other_secret = how_secrets_differ(expected, link->theirs.mac);
 		tern_link_close(link, -EACCES, false);
 		return 0;
 	}
@@ -536,15 +550,41 @@ static int on_hello(struct tern_link *link, const struct tern_hello *hello)
 	return link->state == TERN_LINK_WAIT_ANSWER ? on_step_2(link) : -EPROTO;
 }
 
+/* Writes the text of the status; for a version that was refused (`other`; 0: not known)
+ * with both versions. */
+static const char *version_text(int status, uint8_t other, char *text, size_t bytes)
+{
+	snprintf(text, bytes, "%s", tern_status_text(status));
+	if (status == -EPROTONOSUPPORT && other)
+		snprintf(text, bytes,
+			"the peer speaks version %u of the protocol and this process "
+			"version %u: they are of different releases",
+			other, TERN_WIRE_VERSION);
+	return text;
+}
+
+const char *tern_peer_why(
+	const struct tern_peer *peer, int status, char *text, size_t bytes)
+{
+	version_text(status, peer->other_version, text, bytes);
+	if (status == -EACCES && peer->other_secret)
+		snprintf(text, bytes, "%s", peer->other_secret);
+	return text;
+}
+
 int tern_link_handshake(struct tern_link *link, const void *message, size_t bytes)
 {
 	struct tern_hello hello;
 	int r = tern_hello_decode(message, bytes, &hello);
+	uint8_t other = r == -EPROTONOSUPPORT ? tern_hello_version(message, bytes) : 0;
+	char why[160];
 
+	if (link->peer)
+		link->peer->other_version = other;
 	if ((r == -EPROTONOSUPPORT || r == -EILSEQ) &&
 		link->state == TERN_LINK_WAIT_HELLO) {
 		tern_log_stranger(link->rdv->ctx->env, "%s: refused: %s",
-			link->conn->name, tern_status_text(r));
+			link->conn->name, version_text(r, other, why, sizeof(why)));
 		refuse(link, r);
 		return 0;
 	}

@@ -252,6 +252,9 @@ struct tern_peer {
 	bool receives_over;
 	int cause; /* status that says why the peer is LOST or DOWN */
 	uint64_t token, their_incarnation;
+	uint8_t other_version; /* version of the wire format that was refused; 0: none */
+	/* How the secrets differ, in words; NULL: they do not, or no proof has come. */
+	const char *other_secret;
 	struct tern_map_node by_token; /* at the end that accepted: node in rdv->tokens */
 	/* Deferred call: sends FIN (goodbye) to a peer that is UP, once that is possible,
 	 * or ends the requests of a peer that is DOWN. */
@@ -409,6 +412,12 @@ static inline void tern_peer_maybe_finish(struct tern_peer *peer)
 struct tern_peer *tern_peer_by_token(
 	struct tern_rdv *rdv, uint64_t token, uint64_t incarnation);
 void tern_peer_destroy(struct tern_peer *peer);
+
+/* Writes why the peer went DOWN with this status: as tern_status_text(), with what this end
+ * knows besides. Names both versions of the wire format if they differ, and tells a wrong
+ * secret from one that is missing here. Returns `text`. */
+const char *tern_peer_why(
+	const struct tern_peer *peer, int status, char *text, size_t bytes);
 static inline uint32_t tern_peer_first_seq(const struct tern_peer *peer)
 {
 	return peer->rdv->ctx->first_seq;

@@ -348,6 +348,12 @@ void tern_hello_encode(const struct tern_hello *hello, void *message)
 	p[OFF_HELLO_ORDER] = TERN_BYTE_ORDER;
 }
 
+uint8_t tern_hello_version(const void *message, size_t bytes)
+{
+	return bytes < TERN_HEADER_BYTES ? 0
+					 : ((const unsigned char *)message)[OFF_VERSION];
+}
+
 int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out)
 {
 	const unsigned char *p = message;

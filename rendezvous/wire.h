@@ -197,6 +197,8 @@ void tern_hello_encode(const struct tern_hello *hello, void *message);
 /* -EPROTO: not a HELLO, or malformed; -EPROTONOSUPPORT: another version; -EILSEQ: the
  * sender has the other byte order. */
 int tern_hello_decode(const void *message, size_t bytes, struct tern_hello *out);
+/* The sender's version of the wire format; 0: the message is too short to tell. */
+uint8_t tern_hello_version(const void *message, size_t bytes);
 #define TERN_HELLO_MESSAGE_BYTES (TERN_HEADER_BYTES + TERN_HELLO_BYTES)
 
 #endif

@@ -72,6 +72,14 @@ static int address_split(const char *address, char *host, const char **port)
 	return strchr(host, ':') ? -EINVAL : 0;
 }
 
+bool tern_addr_is_target(const char *address)
+{
+	char host[256];
+	const char *port;
+
+	return address_split(address, host, &port) == 0 && port_valid(port, false);
+}
+
 /* Sets the addresses to try for listening on all interfaces of this machine: first [::],
  * whose socket accepts IPv6 and IPv4; then 0.0.0.0, for a machine without IPv6. */
 static void targets_any(struct tern_addrs *out, uint16_t port)

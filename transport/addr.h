@@ -28,6 +28,10 @@ struct tern_addrs {
  */
 int tern_addr_resolve(const char *address, bool listening, struct tern_addrs *out);
 
+/* True if the address is HOST:PORT in one of these forms, with a port to connect to. Looks
+ * nothing up. */
+bool tern_addr_is_target(const char *address);
+
 /* Writes the address as text, as in "10.0.0.7:7000" or "[::1]:7000". */
 void tern_addr_print(const struct tern_addr *addr, char *out, size_t bytes);
 

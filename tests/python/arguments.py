@@ -77,6 +77,25 @@ def what_the_environment_lacks_is_told():
                 "TERN_INDEX, or start the program with `tern run --workers N`", s.slots)
 
 
+def addresses_that_cannot_be_joined_are_refused():
+    empty = ("the address of a server is empty: set TERN_JOIN, or `join`, to HOST:PORT of each server, with commas "
+             "between them")
+    refused(ValueError, empty, session, join="")
+    for address, why in (
+            ("127.0.0.1:99999", "not an address: "), ("127.0.0.1:0", "not an address: "),
+            ("tcp://127.0.0.1:x", "not an address: "), ("127.0.0.1", "not an address: "),
+            ("tpc://127.0.0.1:7000", "this host has no fabric of this name: ")):
+        with session(join=address) as s:
+            s.tensor("w", 3)
+            try:
+                next(iter(s.slots()))
+            except (ValueError, tern.Error) as error:
+                shown = address if "://" in address else f"auto://{address}"
+                assert str(error).startswith(f"server 0 at {shown}: {why}"), error
+            else:
+                raise AssertionError(f"{address} was taken")
+
+
 def tensors_say_what_is_wrong():
     with session() as s:
         for kind, sentence, arguments in (
@@ -350,6 +369,7 @@ def a_child_says_nothing_of_its_parents_session():
 tap.run([
     sessions_say_which_argument_is_wrong,
     what_the_environment_lacks_is_told,
+    addresses_that_cannot_be_joined_are_refused,
     tensors_say_what_is_wrong,
     initial_values_are_read_when_the_session_starts,
     jobs_that_cannot_be_are_refused_at_the_start,

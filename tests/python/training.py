@@ -92,7 +92,7 @@ def the_secret_of_a_file_lets_a_worker_in():
     right, wrong = (write_secret(name, text) for name, text in (("right", "a" * 32), ("wrong", "b" * 32)))
     with Job(1, 1, "tcp", "--secret-file", right) as job:
         refused = job.worker(0, "-c", SMALL, f"dict(secret_file={str(wrong)!r})").end(1)
-        assert refused.error().splitlines()[-1].endswith("refused: another secret, or no permission"), refused.said()
+        assert refused.error().splitlines()[-1].endswith("refused: the peer has another secret"), refused.said()
         job.worker(0, "-c", SMALL, f"dict(secret_file={str(right)!r})", TERN_SECRET_FILE=wrong)
         job.end()
 

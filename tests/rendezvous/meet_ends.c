@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "rendezvous/peer.h"
 #include "rendezvous/rendezvous.h"
 
 static void test_peers_know_each_others_names(const struct instance *instance)
@@ -238,6 +239,7 @@ static int impostor_answers(struct link *link, const void *data, size_t bytes)
 }
 
 static enum answer the_answer;
+static char why[200]; /* why the peer went DOWN, in words */
 
 static void impostor_accepted(struct link *link)
 {
@@ -266,6 +268,7 @@ static int meet_impostor(const struct instance *instance, enum answer answer)
 	PUMP_WITH((meet_turn(meet), bed_turn(bed)), instance->name, a->down_count);
 	assert_int_equal(a->up_count, 0);
 	status = a->down_status;
+	tern_peer_why(a->peer, status, why, sizeof(why));
 	meet_free(meet);
 	bed_free(bed);
 	return status;
@@ -273,12 +276,20 @@ static int meet_impostor(const struct instance *instance, enum answer answer)
 
 static void test_another_version_is_eprotonosupport(const struct instance *instance)
 {
+	char expected[200];
+
+	snprintf(expected, sizeof(expected),
+		"the peer speaks version %u of the protocol and this process version %u: "
+		"they are of different releases",
+		TERN_WIRE_VERSION + 1, TERN_WIRE_VERSION);
 	assert_int_equal(meet_impostor(instance, OTHER_VERSION), -EPROTONOSUPPORT);
+	assert_string_equal(why, expected);
 }
 
 static void test_what_is_not_tern_is_eproto(const struct instance *instance)
 {
 	assert_int_equal(meet_impostor(instance, NOT_A_HELLO), -EPROTO);
+	assert_string_equal(why, tern_status_text(-EPROTO));
 	assert_int_equal(meet_impostor(instance, NOISE), -EPROTO);
 }
 

@@ -109,7 +109,7 @@ static bool tcp_required(const struct tern_domain_opts *opts)
 
 static int tcp_auto_dial(const char *host_port, tern_auto_add *add, void *arg)
 {
-	return add(arg, host_port);
+	return tern_addr_is_target(host_port) ? add(arg, host_port) : -EINVAL;
 }
 
 /* Names the default engine, epoll, and tells whether io_uring works here. */

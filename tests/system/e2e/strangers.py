@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import job  # noqa: E402
 import tap  # noqa: E402
 
-REFUSED = "refused: another secret, or no permission"
+OTHER = "refused: the peer has another secret"
+NONE = "refused: the peer has a secret, and this process has none"
 
 
 def secret_file(name, content=b"0123456789abcdef\n", mode=0o600):
@@ -138,11 +139,11 @@ def tell_secrets_apart(words):
     return [w for w in words if re.search("[0-9a-f]{64}", w)]
 
 
-def stranger_at(address, *more):
+def stranger_at(address, *more, says):
     stranger = job.finish("worker", *job.small("--slots", 2), "--join", address, *more, code=1)
     # If shared memory refuses, a line before the last one says that the next address is tried.
     last = stranger.error.splitlines()[-1]
-    assert "cannot be reached" in last and REFUSED in last, stranger.error
+    assert last.endswith("cannot be reached: " + says), stranger.error
 
 
 def secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out():
@@ -160,8 +161,8 @@ def secret_of_tern_train_is_not_to_be_seen_and_keeps_strangers_out():
             assert not tell_secrets_apart(words + environment), "the secret can be seen"
         address = next(words[words.index("--join") + 1] for words in processes.values()
                        if "--join" in words)
-        stranger_at(address)
-        stranger_at(address, "--secret-file", secret_file("guess"))
+        stranger_at(address, says=NONE)
+        stranger_at(address, "--secret-file", secret_file("guess"), says=OTHER)
         running.end()
     finally:
         running.kill()
@@ -248,9 +249,9 @@ def replayed_handshakes_and_noise_get_nothing():
             assert say(recorder.server, recorded), "a replayed session was taken"
             assert say(recorder.server, noise.randbytes(100 + 60 * i)), "noise was taken"
         silent = [socket.create_connection(recorder.server) for _ in range(50)]
-        stranger_at(address, "--workers", 2, "--index", 1)
+        stranger_at(address, "--workers", 2, "--index", 1, says=NONE)
         stranger_at(address, "--workers", 2, "--index", 1, "--secret-file",
-                    secret_file("wrong", b"0123456789abcdeF"))
+                    secret_file("wrong", b"0123456789abcdeF"), says=OTHER)
         grown = memory_kb(server.process.pid) - before
         assert grown < 64 << 10, f"strangers cost {grown} kB"
         workers.append(job.Job("worker", *common, "--index", 1, "--json"))
@@ -342,7 +343,7 @@ def other_users_of_the_host_are_refused():
             options = [str(o).replace(str(job.SCRATCH), name) for o in job.small("--slots", 2)]
             other = subprocess.run([job.TERN, "worker", *options, "--join", address], user=nobody,
                                    cwd="/", capture_output=True, text=True, timeout=60)
-            assert other.returncode == 1 and REFUSED in other.stderr, other
+            assert other.returncode == 1 and NONE in other.stderr, other
             running.end()
         finally:
             running.kill()
