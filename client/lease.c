@@ -25,12 +25,14 @@ void worker_take(struct tern_worker *w, struct slot *slot)
 				(json_int_t)slot->generation));
 }
 
+/* Reports the loss if this worker has something to compute because of it: the servers
+ * report every loss. After the last step nothing is left to be computed. */
 static void tell_lost(
 	struct tern_worker *w, uint32_t lost, size_t slot_count, const char *text)
 {
 	char line[600];
 
-	if (!w->opts.lost)
+	if (!w->opts.lost || slot_count == 0 || w->version >= w->my_steps)
 		return;
 	snprintf(line, sizeof(line), "%s: %zu of its slots %s computed here", text,
 		slot_count, slot_count == 1 ? "is" : "are");

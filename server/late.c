@@ -225,11 +225,19 @@ static void describe(const struct server_peer *w, char *text, size_t bytes)
 
 static void lose(struct server_peer *w, uint64_t limit_ns)
 {
+	bool finishes = w->owed_step == UINT64_MAX && !w->server->bye_count;
 	char what[64];
 
 	describe(w, what, sizeof(what));
-	lease_lost(w, false, "%s has made no progress for %.1f s, and others wait for %s",
-		tern_peer_name(w->peer), (double)limit_ns / 1e9, what);
+	lease_lost(w, false,
+		"%s has made no progress for %.1f s%s, and others wait for %s%s",
+		tern_peer_name(w->peer), (double)limit_ns / 1e9,
+		limit_ns == w->server->opts.worker_timeout_ns ? " (--worker-timeout)"
+							      : "",
+		what,
+		finishes ? ": a program that evaluates or saves for longer must call "
+			   "goes_on() every few seconds"
+			 : "");
 }
 
 /* Asks the worker whether it is busy (message "late"), if it has been silent for 4 ticks
@@ -326,7 +334,11 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 	}
 	tern_server_stats(s, &stats);
 	find_owing(s);
-	name_owing(s, names, sizeof(names));
+	if (!name_owing(s, names, sizeof(names)))
+		snprintf(names, sizeof(names), "%s",
+			s->chunk_count ? "its own computation"
+				       : "the end of the job: the model is small, and "
+					 "no part of it is here");
 	snprintf(text, bytes, "step %llu of %llu, this server waits for %s",
 		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
 }

@@ -302,6 +302,35 @@ def a_worker_that_stood_still_hears_that_its_slot_is_revoked():
     assert out.read_bytes() == undisturbed()
 
 
+SLOW = """
+import os
+import time
+import numpy
+import pytern
+with pytern.Session(steps=20, note=lambda line: print("note", line)) as s:
+    w = s.tensor("w", 5)
+    for slot in s.slots():
+        with slot:
+            slot.push(w, numpy.ones(5, numpy.float32))
+            slot.loss(1)
+    while s.finisher() and os.environ["TERN_INDEX"] == "0":
+        time.sleep(0.1)
+"""
+
+
+def a_finisher_that_takes_long_hears_of_the_timeout_and_of_goes_on():
+    """All steps are done, so the others have no slot of it to compute, and say nothing of the kind."""
+    with Job(2, 1, "tcp", "--worker-timeout", "1") as job:
+        slow, other = (job.worker(i, "-c", SLOW) for i in range(2))
+        other.end()
+        job.servers[0].end()
+        told = next(line for line in job.servers[0].lines if line and '"lost"' in line)
+        slow.kill()
+    assert "has made no progress for 1.0 s (--worker-timeout), and others wait for the end of the job" in told, told
+    assert "must call goes_on() every few seconds" in told, told
+    assert "computed here" not in other.said(), other.said()
+
+
 def a_session_can_be_closed_by_another_thread():
     got, workers = result("closed", ["plain"], ["close", 10])
     assert got == undisturbed()
@@ -345,6 +374,7 @@ CASES = [
     a_slot_that_has_ended_raises,
     a_loss_that_is_no_number_ends_the_job,
     a_worker_that_stood_still_hears_that_its_slot_is_revoked,
+    a_finisher_that_takes_long_hears_of_the_timeout_and_of_goes_on,
     a_session_can_be_closed_by_another_thread,
     workers_that_describe_other_jobs_are_refused,
 ]

@@ -206,6 +206,15 @@ def interrupted_workers_save_once():
     assert (failed["event"], failed["code"]) == ("failed", 143), failed
 
 
+def server_without_a_part_of_the_model_says_so():
+    running = at_work("exec " + worker(job.SCRATCH / "parts", "--servers", 2, steps=FOR_EVER), "--servers", 2)
+    running.process.send_signal(signal.SIGUSR1)
+    said = running.wait_event(lambda e: e["event"] == "status" and e.get("who") == "server 1")["text"]
+    assert said.endswith("waits for the end of the job: the model is small, and no part of it is here"), said
+    running.process.terminate()
+    ended(running, 143)
+
+
 # ---- output ------------------------------------------------------------------------------
 
 def each_line_names_its_worker():
@@ -431,6 +440,7 @@ tap.run([
     killed_server_is_the_cause,
     worker_that_ends_before_the_steps_is_not_waited_for,
     interrupted_workers_save_once,
+    server_without_a_part_of_the_model_says_so,
     each_line_names_its_worker,
     progress_bars_are_lines,
     long_line_comes_in_pieces,
