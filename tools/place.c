@@ -102,6 +102,12 @@ static int check_meeting(
 			"the ranks of %s may be on several hosts: give --rendezvous DIR, "
 			"a directory that all of them share, or --port",
 			p->ranks.launcher);
+	if (!o->settings->rendezvous && !p->ranks.named)
+		return options_refuse(error,
+			"the variables of %s do not tell this job from others on this "
+			"host: set TERN_JOB to a name of the job for all ranks, or give "
+			"--rendezvous DIR, a directory for this job alone",
+			p->ranks.launcher);
 	if (fabric_stays_here(o->fabric) && !p->ranks.one_host)
 		return options_refuse(error,
 			"--fabric %s: is for one host, and the ranks of %s may be on "

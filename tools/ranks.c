@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "ps/job.h"
+#include "tools/report.h"
 
 /* Step numbers from here on are Slurm's own: the batch script, an interactive shell. */
 #define SLURM_STEP_LIMIT 0xfffffff0ull
@@ -112,6 +113,8 @@ static void name_run(const struct launcher *l, struct ranks *out)
 	snprintf(out->job, sizeof(out->job), "%s", l->rank);
 	for (unsigned i = 0; l->job[i]; i++)
 		add_to_name(out->job, sizeof(out->job), l->job[i]);
+	add_to_name(out->job, sizeof(out->job), REPORT_JOB);
+	out->named = strcmp(out->job, l->rank) != 0;
 }
 
 /* True if the launcher says that all ranks are on this host. */

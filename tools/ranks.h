@@ -32,9 +32,10 @@ struct ranks {
 	const char *rank_name; /* the variables that say so */
 	const char *size_name;
 	bool one_host; /* the launcher says that all ranks are on this host */
-	/* Name of this run of the launcher, for file names. Runs of some launchers have
-	 * equal names. */
+	/* Name of this run of the launcher, for file names, from the launcher's variables and
+	 * TERN_JOB. named: it tells this run from others at the same time. */
 	char job[128];
+	bool named;
 };
 
 /* Reads the environment. -EINVAL: values are malformed or contradict each other; `error`

@@ -20,7 +20,7 @@ from running import FOR_EVER, undisturbed  # noqa: E402
 
 job.use(sys.argv[1])
 LIMIT_S = 60
-FOREIGN = re.compile(r"SLURM_|OMPI_|PMIX?_|TORCHELASTIC_|MASTER_|(LOCAL_)?(RANK|WORLD_SIZE)$")
+FOREIGN = re.compile(r"SLURM_|OMPI_|PMIX?_|TORCHELASTIC_|MASTER_|(LOCAL_)?(RANK|WORLD_SIZE)$|TERN_JOB$")
 for variable in [name for name in os.environ if FOREIGN.match(name)]:
     del os.environ[variable]  # this test may be run by such a launcher itself
 
@@ -104,7 +104,8 @@ def saved(directory):
 def each_launcher_gives_rank_and_size():
     """The ranks meet in the directory that is made for this user."""
     for launcher in LAUNCHERS:
-        with ranks(3, program=shell('echo "$TERN_INDEX of $TERN_WORKERS"'), launcher=launcher) as running:
+        with job.environment(TERN_JOB=f"ranks-{os.getpid()}"), ranks(
+                3, program=shell('echo "$TERN_INDEX of $TERN_WORKERS"'), launcher=launcher) as running:
             for rank in 2, 1, 0:
                 # Rank 0 has the servers, and nobody has joined them.
                 assert output(end(running[rank], 0 if rank else 1)) == [f"{rank} of 3"], running[rank].lines
@@ -150,6 +151,8 @@ def wrong_variables_are_refused_by_name():
     refused({"OMPI_COMM_WORLD_RANK": "1"}, says=["OMPI_COMM_WORLD_RANK is set", "OMPI_COMM_WORLD_SIZE is not"])
     refused({"WORLD_SIZE": "2"}, says=["WORLD_SIZE is set", "RANK is not", "--alone"])
     refused({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, says=["SLURM_PROCID is set", "SLURM_NTASKS is not"])
+    refused(variables("PMI", 0, 2), says=["PMI", "TERN_JOB", "--rendezvous DIR"])
+    refused(variables("the environment", 0, 2), says=["the environment", "TERN_JOB", "--rendezvous DIR"])
     for wrong in "two", "-1", "1.5", " 1", "99999999999999999999":
         refused({"PMI_RANK": wrong, "PMI_SIZE": "2"}, says=[f"PMI_RANK={wrong} ", "must be a whole number"])
     for wrong in "0", "4097":
