@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of tensors in messages about a job. */
+#ifndef TERN_PS_SHOWN_H
+#define TERN_PS_SHOWN_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/escape.h"
+#include "ps/job.h"
+
+/* The name escaped, and cut if it is long, so that the message has room for the rest. */
+#define TERN_TENSOR_SHOWN_MAX 120u
+#define TERN_TENSOR_SHOWN(name)                                                          \
+	tern_escape((char[TERN_TENSOR_SHOWN_MAX]){0}, TERN_TENSOR_SHOWN_MAX, (name),     \
+		strlen(name))
+
+/* Writes "tensor NAME: " before the text. */
+static inline void tern_ps_name_tensor(
+	struct tern_ps_text *why, const struct tern_param *p)
+{
+	struct tern_ps_text text = *why;
+
+	snprintf(why->text, sizeof(why->text), "tensor %s: %.180s",
+		TERN_TENSOR_SHOWN(p->name), text.text);
+}
+
+#endif
