@@ -90,17 +90,16 @@ static void queue(struct stream *t)
 static bool is_ahead(const struct stream *t, uint64_t taken)
 {
 	const struct tern_server *s = t->chunk->server;
+	uint64_t due;
 
 	if (!s->job.ssp || taken < s->job.ssp)
 		return false;
-	for (uint32_t i = 0; i < s->job.workers; i++) {
-		uint64_t due = TERN_MIN(
-			taken - s->job.ssp + 1, tern_ps_job_steps_of(&s->job, i));
-
+	due = taken - s->job.ssp + 1;
+	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (i != t->worker && lease_is_live(s->workers[i]) &&
-			steps_applied(&t->chunk->streams[i]) < due)
+			steps_applied(&t->chunk->streams[i]) <
+				TERN_MIN(due, tern_ps_job_steps_of(&s->job, i)))
 			return true;
-	}
 	return false;
 }
 

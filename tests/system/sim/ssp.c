@@ -94,7 +94,7 @@ bool scenario_ssp(uint64_t seed, bool verbose, uint64_t *hash)
 		.nap_permille = seed / 32 % 2 ? 20 : 0,
 		.losses = seed % 5 > 1 ? (unsigned)(seed / 16 % 5) : 0,
 		.stalls = seed % 7 == 3,
-		.hangs = seed % 7 == 5,
+		.hangs = seed % 3 != 1,
 		.worker_timeout_ns = 2 * TERN_NS_PER_S,
 		.async = true,
 		.ssp = 1 + seed % 4,
