@@ -307,6 +307,9 @@ static const char *unowed(const struct tern_server *s)
 		return "a worker to give the initial values";
 	if (given_is_awaited(s) && s->given.state == GIVEN_HERE)
 		return "other servers to have the initial values";
+	if (s->running && s->chunk_count == 0)
+		return "the end of the job: the model is small, and no part of it is "
+		       "here";
 	return "its own computation";
 }
 
@@ -334,11 +337,7 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 	}
 	tern_server_stats(s, &stats);
 	find_owing(s);
-	if (!name_owing(s, names, sizeof(names)))
-		snprintf(names, sizeof(names), "%s",
-			s->chunk_count ? "its own computation"
-				       : "the end of the job: the model is small, and "
-					 "no part of it is here");
+	name_owing(s, names, sizeof(names));
 	snprintf(text, bytes, "step %llu of %llu, this server waits for %s",
 		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
 }

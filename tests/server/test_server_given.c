@@ -249,8 +249,8 @@ static void test_a_giver_that_sends_nothing_is_lost(void **state)
 	run_until(&rig, &g[1].v.gives);
 	rig.server->opts.worker_timeout_ns = 30 * TERN_NS_PER_S;
 	assert_non_null(strstr(rig.server->first_loss,
-		"has made no progress for 0.2 s, and others wait for the initial values "
-		"that it gives"));
+		"has made no progress for 0.2 s (--worker-timeout), and others wait for "
+		"the initial values that it gives"));
 	check_next_gives(&rig, g);
 }
 
