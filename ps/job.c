@@ -25,6 +25,7 @@ struct tern_mode_text tern_mode_text(enum tern_mode mode, uint64_t ssp)
 
 bool tern_mode_parse(const char *text, enum tern_mode *mode, uint64_t *ssp)
 {
+	unsigned long long staleness;
 	char *end;
 
 	*ssp = 0;
@@ -33,9 +34,10 @@ bool tern_mode_parse(const char *text, enum tern_mode *mode, uint64_t *ssp)
 		return true;
 	if (strncmp(text, "ssp:", 4) != 0 || text[4] < '0' || text[4] > '9')
 		return false;
-	errno = 0;
-	*ssp = strtoull(text + 4, &end, 10) + 1;
-	return !errno && !*end && *ssp <= TERN_SSP_MAX + 1;
+	/* A number that is too large for strtoull() becomes ULLONG_MAX. */
+	staleness = strtoull(text + 4, &end, 10);
+	*ssp = staleness + 1;
+	return !*end && staleness <= TERN_SSP_MAX;
 }
 
 uint64_t tern_ps_job_steps_of(const struct tern_ps_job *job, uint32_t index)

@@ -85,22 +85,29 @@ static void queue(struct stream *t)
 
 /* ---- ssp: workers that are ahead ---- */
 
-/* True if the worker must not get a copy of the chunk yet when it has taken `taken`
- * steps. */
-static bool is_ahead(const struct stream *t, uint64_t taken)
+/* The fewest steps that the chunk has of a live worker that has steps left, `but` that of
+ * one stream. */
+static uint64_t slowest(const struct chunk *c, const struct stream *but)
 {
-	const struct tern_server *s = t->chunk->server;
-	uint64_t due;
+	const struct tern_server *s = c->server;
+	uint64_t least = UINT64_MAX;
 
-	if (!s->job.ssp || taken < s->job.ssp)
-		return false;
-	due = taken - s->job.ssp + 1;
-	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (i != t->worker && lease_is_live(s->workers[i]) &&
-			steps_applied(&t->chunk->streams[i]) <
-				TERN_MIN(due, tern_ps_job_steps_of(&s->job, i)))
-			return true;
-	return false;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		uint64_t steps = steps_applied(&c->streams[i]);
+
+		if (&c->streams[i] != but && lease_is_live(s->workers[i]) &&
+			steps < tern_ps_job_steps_of(&s->job, i))
+			least = TERN_MIN(least, steps);
+	}
+	return least;
+}
+
+/* True if a worker that has taken `taken` steps must not get a copy yet. */
+static bool is_ahead(const struct chunk *c, uint64_t taken, uint64_t slowest_has)
+{
+	uint64_t ssp = c->server->job.ssp;
+
+	return ssp && taken >= ssp && slowest_has < taken - ssp + 1;
 }
 
 static void hold(struct stream *t)
@@ -109,16 +116,18 @@ static void hold(struct stream *t)
 	tern_list_push(&t->chunk->held, &t->node);
 }
 
-/* Lets streams that are no longer ahead have their copies. */
+/* Lets streams that are no longer ahead have their copies. A stream that is held has all
+ * steps of its worker, so it is not the slowest to itself. */
 static void release(struct chunk *c)
 {
 	struct tern_list *node = c->held.next, *next;
+	uint64_t slowest_has = tern_list_empty(&c->held) ? 0 : slowest(c, NULL);
 
 	for (; node != &c->held; node = next) {
 		struct stream *t = tern_list_entry(node, struct stream, node);
 
 		next = node->next;
-		if (is_ahead(t, t->step))
+		if (is_ahead(c, t->step, slowest_has))
 			continue;
 		tern_list_remove(node);
 		t->pulled = true;
@@ -132,12 +141,12 @@ void async_worker_lost(struct tern_server *s)
 		release(&s->chunks[i]);
 }
 
-bool async_is_held(const struct tern_server *s, uint32_t worker)
+uint64_t async_held_at(const struct tern_server *s, uint32_t worker)
 {
 	for (uint32_t i = 0; s->job.ssp && i < s->chunk_count; i++)
 		if (s->chunks[i].streams[worker].held)
-			return true;
-	return false;
+			return s->chunks[i].streams[worker].step;
+	return UINT64_MAX;
 }
 
 /* ---- copies ---- */
@@ -292,7 +301,8 @@ static void run_next(struct chunk *c)
 		return;
 	t = tern_list_first(&c->ready, struct stream, node);
 	c->computing = true;
-	c->copies = t->pulled || !is_ahead(t, t->step + 1);
+	c->copies = t->pulled || !c->server->job.ssp ||
+		    !is_ahead(c, t->step + 1, slowest(c, t));
 	chunk_submit(c, apply_one, one_applied);
 }
 

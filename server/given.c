@@ -376,6 +376,11 @@ bool given_is_awaited(const struct tern_server *s)
 	return s->given.awaited;
 }
 
+bool steps_have_begun(const struct tern_server *s)
+{
+	return s->running && !given_is_awaited(s);
+}
+
 struct server_peer *given_owing(const struct tern_server *s)
 {
 	return s->given.state == GIVEN_ARRIVING ? s->given.giver : NULL;

@@ -161,9 +161,8 @@ static const struct word *find(const char *type, enum speaker speaker)
  * have begun before it receives "start". */
 static bool makes_steps(const struct tern_server *s, enum tern_mode mode)
 {
-	bool begun = s->running && !given_is_awaited(s);
-
-	return s->has_job && s->job.mode == mode && (begun || s->chunk_count == 0);
+	return s->has_job && s->job.mode == mode &&
+	       (steps_have_begun(s) || s->chunk_count == 0);
 }
 
 static bool is_time(const struct tern_server *s, enum when when)

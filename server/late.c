@@ -158,13 +158,13 @@ static void find_owing_async(struct tern_server *s)
 {
 	for (uint32_t k = 0; k < s->job.workers; k++) {
 		uint64_t last = tern_ps_job_steps_of(&s->job, k);
+		uint64_t held_at = async_held_at(s, k);
 
-		if (async_is_held(s, k))
-			continue;
+		/* A worker whose copy is held may still owe another chunk its last step. */
 		for (uint32_t i = 0; i < s->chunk_count; i++)
-			if (s->chunks[i].streams[k].step < last)
+			if (s->chunks[i].streams[k].step < TERN_MIN(last, held_at))
 				owe(s->workers[k], s->chunks[i].streams[k].step, k);
-		if (s->index == 0 && !s->workers[k]->done)
+		if (s->index == 0 && !s->workers[k]->done && held_at == UINT64_MAX)
 			owe(s->workers[k], last, k);
 	}
 }
@@ -398,7 +398,10 @@ void late_on_busy(struct server_peer *worker, const json_t *message)
 	const json_t *server = json_object_get(message, "server");
 	json_int_t i = json_integer_value(server);
 
-	late_progress(worker);
+	/* Nobody has to be waited for to give initial values: not even by a worker that
+	 * waits for another server's version 0. */
+	if (!worker->owes || worker->owed_step != INITIAL)
+		late_progress(worker);
 	worker->waits_for_server =
 		json_is_integer(server) && i >= 0 && i < worker->server->job.server_count
 			? (uint32_t)i + 1

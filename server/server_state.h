@@ -516,6 +516,7 @@ void given_fini(struct tern_server *s);
 void given_start(struct tern_server *s);
 /* True if the steps of this server have to wait for given initial values. */
 bool given_is_awaited(const struct tern_server *s);
+bool steps_have_begun(const struct tern_server *s);
 /* The worker whose given values this server is receiving; NULL: none. */
 struct server_peer *given_owing(const struct tern_server *s);
 void given_on_lost(struct server_peer *worker); /* the steps may have begun */
@@ -568,7 +569,8 @@ void async_start(struct tern_server *s);
 bool async_is_done(const struct server_peer *p); /* the worker has taken all its steps */
 void async_on_pull(struct server_peer *p);
 void async_worker_lost(struct tern_server *s);
-/* The worker waits for copies that are held until others have taken their steps. */
-bool async_is_held(const struct tern_server *s, uint32_t worker);
+/* How many steps the worker has taken if it waits for a copy that is held until others have
+ * taken theirs; UINT64_MAX: it does not. */
+uint64_t async_held_at(const struct tern_server *s, uint32_t worker);
 
 #endif

@@ -90,11 +90,6 @@ static bool has_version(const struct tern_server *s, uint64_t version)
 	return true;
 }
 
-static bool is_begun(const struct tern_server *s)
-{
-	return s->running && !given_is_awaited(s);
-}
-
 /* Sends all versions from the requested one on, except the last one, which every worker
  * is sent when it is made. */
 void spare_on_follow(struct server_peer *p, const json_t *message)
@@ -116,7 +111,7 @@ void spare_on_follow(struct server_peer *p, const json_t *message)
 	p->follows = true;
 	/* Before version 0 is complete nothing is sent: then it goes to every worker whose
 	 * `follows` is set. */
-	for (uint32_t i = 0; is_begun(s) && i < s->chunk_count; i++)
+	for (uint32_t i = 0; steps_have_begun(s) && i < s->chunk_count; i++)
 		for (uint64_t v = (uint64_t)version; v <= s->chunks[i].version; v++)
 			if (v < s->job.steps)
 				chunk_publish_to(&s->chunks[i], v, p);

@@ -72,8 +72,8 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 			.min = 1, .max = TERN_SLOTS_MAX),                                \
 		JOB_OPTION(CUSTOM, "mode", "sync|async|ssp:K", mode,                     \
 			"sync: each step adds up R gradients (--slots); async: each "    \
-			"gradient is applied when it arrives; ssp:K: so, too, but no "   \
-			"worker gets more than K steps ahead of another",                \
+			"gradient is applied when it arrives; ssp:K: as async, but a "   \
+			"worker that is more than K steps ahead of another one waits",   \
 			.initial = "sync", .parse = job_parse_mode),                     \
 		OPTIMIZER_OPTIONS(struct job_settings, optimizer),                       \
 		JOB_OPTION(REAL, "clip-norm", "X", clip_norm,                            \

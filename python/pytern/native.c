@@ -163,15 +163,20 @@ void release(struct session *self)
 }
 
 /* Lets the program change or free its arrays with initial values. */
+static void drop_last_given(struct session *self)
+{
+	Py_buffer *buffer = self->given[--self->given_count];
+
+	PyBuffer_Release(buffer);
+	free(buffer);
+}
+
 static void drop_given(struct session *self)
 {
-	for (uint32_t i = 0; i < self->given_count; i++) {
-		PyBuffer_Release(self->given[i]);
-		free(self->given[i]);
-	}
+	while (self->given_count > 0)
+		drop_last_given(self);
 	free(self->given);
 	self->given = NULL;
-	self->given_count = 0;
 }
 
 static void session_dealloc(struct session *self)
@@ -315,8 +320,11 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 	}
 	/* With the GIL: the ids must come in the order of the calls. */
 	r = tern_shared_tensor(self->shared, self->session, &opts, &id);
-	if (r < 0)
+	if (r < 0) {
+		if (opts.values)
+			drop_last_given(self);
 		return raise_status(r);
+	}
 	self->tensors[self->tensor_count++] = tensor;
 	return PyLong_FromUnsignedLong(id);
 }

@@ -350,7 +350,8 @@ static const struct {
 	const char *wrong[7];
 } fields[] = {
 	{ROOT, "mode", NULL,
-		{"\"both\"", "\"\"", "\"ssp\"", "\"ssp:-1\"", "\"ssp:1099511627777\""}},
+		{"\"both\"", "\"\"", "\"ssp\"", "\"ssp:-1\"", "\"ssp:1099511627777\"",
+			"\"ssp:18446744073709551615\""}},
 	{ROOT, "steps", NULL, {"-1", "1.0", "1099511627777"}},
 	{ROOT, "seed", NULL, {"1.5"}},
 	{ROOT, "slots", NULL, {"0", "-1", "4097", "1.0"}},

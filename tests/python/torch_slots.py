@@ -601,8 +601,8 @@ def parameters_and_buffers_that_change_in_a_slot_are_errors():
             lambda server, slot: loss_of(spectral).backward(), spectral)
 
 
-def before_first_slot(sentence, change):
-    module = small()
+def before_first_slot(sentence, change, module=None):
+    module = module or small()
     s, native = session()
 
     def loop():
@@ -623,6 +623,9 @@ def changes_between_the_declaration_and_the_first_slot_are_errors():
     before_first_slot("parameter 0.weight was changed between Server() and the first slot", lambda m: m.load_state_dict(other))
     before_first_slot("parameter 2.bias was declared and is not in the module any more",
                       lambda m: setattr(m[2], "bias", None))
+    before_first_slot("buffer 1.", lambda m: m(torch.rand(5, 4)), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    before_first_slot("buffer 1.running_mean was changed between Server() and the first slot",
+                      lambda m: m[1].running_mean.add_(1), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
 
 
 def sparse_gradients_are_refused():

@@ -79,7 +79,7 @@ class _Parameter:
 class _Statistic:
     """A running mean or variance of a module in training mode."""
 
-    __slots__ = ("name", "buffer", "tensor", "memory")
+    __slots__ = ("name", "buffer", "tensor", "memory", "version")
 
     def __init__(self, name: str, buffer: torch.Tensor, session: Session) -> None:
         if buffer.dtype != torch.float32 or buffer.device.type != "cpu" or not buffer.is_contiguous():
@@ -87,6 +87,7 @@ class _Statistic:
         self.name = name
         self.buffer = buffer
         self.memory = buffer.detach().numpy()
+        self.version = buffer._version
         self.tensor = session.tensor(name, init=self.memory, optimizer=Mean())
 
 
@@ -123,7 +124,7 @@ class Server:
         self._arithmetic = arithmetic
         self._slot: Slot | None = None
         self._quiet = 0  # depth of no_sync()
-        self._began = self._complete = False
+        self._complete = False
         self._parameters = [
             _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]))
             for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -241,15 +242,13 @@ class Server:
     # ---- what the session calls ----
 
     def start(self) -> str:
+        self._refuse_late_values()
         return self.arithmetic() if self._arithmetic is None else self._arithmetic
 
     def enter(self, slot: Slot) -> None:
         self._refuse_settings()
         self._refuse_moves()
         self._refuse_new_parameters()
-        if not self._began:
-            self._refuse_late_values()
-        self._began = True
         for p in self._parameters:
             p.read(slot)
         for statistic in self._statistics:
@@ -338,6 +337,13 @@ class Server:
             if p.parameter._version != p.version:
                 raise Error(-errno.EINVAL, f"parameter {p.name} was changed between Server() and the first slot: give the "
                             "module its initial values before Server()")
+        # PyTorch 1.13 does not count changes of running statistics, but each of them counts a batch.
+        changed = [id(s.buffer) for s in self._statistics if s.buffer._version != s.version]
+        changed += [id(count) for count, first in self._counts if int(count) != first]
+        for name, part, key in self._buffers:
+            if id(part._buffers.get(key)) in changed:
+                raise Error(-errno.EINVAL, f"buffer {name} was changed between Server() and the first slot: compute with the "
+                            "module before Server(), or in eval()")
 
     # ---- arithmetic ----
 

@@ -44,7 +44,7 @@ def options_are_checked():
     refused("--optimizer", "adem", says=["adem", "adam"])
     refused("--optimizer", "mean", says=["--optimizer mean: must be one of sgd, "])
     refused("--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
-    for mode in ("ssp", "ssp:", "ssp:-1", "ssp:2x", "ssp:99999999999999", "fast"):
+    for mode in ("ssp", "ssp:", "ssp:-1", "ssp:2x", "ssp:18446744073709551615", "fast"):
         refused("--mode", mode, says=[f"--mode {mode}", "must be sync, async, or ssp:K"])
     refused("--generate", 10, says=["--generate", "charlm"])
     refused("--test", "x", says=["--test", "--split"])
