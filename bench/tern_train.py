@@ -30,7 +30,7 @@ def main():
     run = None
     if os.environ["TERN_INDEX"] == "0":
         run = train_common.Run(options, data, torch_models.tests(module, data))
-    with tern.Session(steps=train_common.WARMUP + options.steps, seed=train_common.SEED,
+    with tern.Session(steps=train_common.steps_of(options), seed=train_common.SEED,
                       optimizer=tern.SGD(lr=options.model.lr), data=tern.digest(data.x, data.y),
                       arithmetic="bench train 1") as session:
         pytern.torch.Server(module, session, init=begins(options.model, data))

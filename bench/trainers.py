@@ -21,15 +21,18 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Length:
-    """How long a model is trained. accuracy: the time until then is measured, too; 0: it is not."""
+    """How long a model is trained. steps: those that are timed. learn: those before them in which worker 0 looks at the
+    accuracy, and which must suffice for it. 0: there are none."""
     steps: int
     quick_steps: int
+    learn: int = 0
+    quick_learn: int = 0
     accuracy: float = 0.0
     quick_accuracy: float = 0.0
 
 
-LENGTHS = {"mlp": Length(600, 120, 0.93, 0.8), "wide": Length(20, 8), "transformer": Length(60, 20)}
-# All processes compute with one thread. The variable is for libraries that PyTorch calls.
+LENGTHS = {"mlp": Length(600, 120, 600, 120, 0.93, 0.8), "wide": Length(20, 8), "transformer": Length(40, 20)}
+# One thread computes an operation. The variable is for libraries that PyTorch calls.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", **who.KEEP_MEMORY}
 
 
@@ -41,9 +44,11 @@ def data_folder():
 
 def arguments(plan, model, workers):
     length, data = LENGTHS[model], data_folder()
-    accuracy = plan.sizes(length.accuracy, length.quick_accuracy)
-    return ["--model", model, "--steps", str(plan.sizes(length.steps, length.quick_steps)), "--workers", str(workers),
-            *(["--accuracy", str(accuracy)] if accuracy else []), *(["--data", data] if data else [])]
+    return ["--model", model, "--workers", str(workers),
+            "--steps", str(plan.sizes(length.steps, length.quick_steps)),
+            "--learn", str(plan.sizes(length.learn, length.quick_learn)),
+            "--accuracy", str(plan.sizes(length.accuracy, length.quick_accuracy)),
+            *(["--data", data] if data else [])]
 
 
 def point(line):
@@ -133,13 +138,17 @@ ABOUT = (
     "with one server and pytern.torch, sync. DDP: DistributedDataParallel over gloo, whose workers sum among "
     "themselves without a server. PyTorch alone: one process without communication, whose time is what a model "
     "costs. TensorFlow: a server, workers that do not wait for each other, and a coordinator, a process more. "
-    "`2w`: two workers; PyTorch has the same version everywhere. Every process computes with one thread, because "
-    "there are as many workers as cores at most; nobody is pinned. The first steps, the warm-up, are not counted. "
-    "Samples a second: those of all workers. Processor time of a step: that of all processes, servers, launchers "
-    "and coordinators too. Time to accuracy: from the end of the warm-up until {accuracy:g} of 2,000 test images "
-    "are right, as worker 0 sees it every 20 steps, without the time that it takes to look. Whoever applies the "
-    "mean of all gradients has the same loss on the test data after 40 steps, or the last one, which is checked "
-    "to {tolerance:g}, and everybody's must fall. {data}")
+    "`2w`: two workers; PyTorch has the same version everywhere. One thread computes an operation, because there are "
+    "as many workers as cores at most; nobody is pinned. With PyTorch, a process computes one operation at a time. "
+    "TensorFlow's processes may compute four at a time (inter_op_parallelism_threads), because they wait for each "
+    "other for ever with one. Tern computes with PyTorch's deterministic algorithms, as pytern.torch asks for; the "
+    "others do not. Samples a second: those of all workers. Processor time of a step: that of all processes, servers, "
+    "launchers and coordinators too. Both are of the last steps of the training, in which nobody looks at the loss or "
+    "the accuracy; the steps before them are the warm-up. Time to accuracy: the number of steps until {accuracy:g} of "
+    "2,000 test images are right, which worker 0 looks up every 20 steps in an earlier part of the training, times the "
+    "time of a step in the last part. Whoever applies the mean of all gradients has the same loss on the test data "
+    "after 40 steps (MLP 784-256-128-10) or the last one (the others), which is checked to {tolerance:g}, and "
+    "everybody's must fall. {data}")
 DATA = {True: "Images are MNIST's 10,000 test images, of which 8,000 are trained with.",
         False: "Images are made up, since TERN_DATA_DIR names no folder with MNIST's test images."}
 

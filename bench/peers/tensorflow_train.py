@@ -122,7 +122,7 @@ class Trainer:
     def train(self, run):
         order = train_common.order(self.options, self.data)
         for step, parts in enumerate(order):
-            if run.is_due(step):
+            if run.is_due(step):  # never while steps are timed, because join() leaves the workers without work
                 self.coordinator.join()
             run.before(step)
             for records in parts:

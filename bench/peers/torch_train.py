@@ -19,7 +19,7 @@ from torch import nn
 def train(options, module, run, batches, mine):
     """Trains `module`. mine: the workers whose batches this process computes."""
     optimizer = torch.optim.SGD(module.parameters(), lr=options.model.lr)
-    for step in range(train_common.WARMUP + options.steps):
+    for step in range(train_common.steps_of(options)):
         if run:
             run.before(step)
         optimizer.zero_grad(set_to_none=True)

@@ -3,7 +3,11 @@
 values, the data, which records each step has, the clock, the checks, and the line of JSON. It imports no framework.
 
 A step is computed by all workers: each has `batch` records of its own, and the step's gradient is the mean of theirs.
-SGD updates the parameters, and each process computes with one thread.
+SGD updates the parameters, and each operation is computed by one thread.
+
+A training has three parts: `--learn` steps in which worker 0 looks at the loss and the accuracy, the warm-up, and
+`--steps` steps that are timed, in which nobody looks at anything. A look makes worker 0 stand still, and what others do
+meanwhile depends on the contender: TensorFlow's workers have nothing to do, others compute up to a step.
 """
 import argparse
 import contextlib
@@ -20,8 +24,8 @@ from pathlib import Path
 import numpy
 
 TOP = Path(__file__).resolve().parents[2]
-WARMUP = 5  # the first steps are trained, too, but not measured
-# Steps after the warm-up whose loss is compared with that of others; the last one's, if there are fewer. Later the
+WARMUP = 5  # steps between the last look and those that are timed; also the first steps of a model without `--learn`
+# Steps after which the loss is compared with that of others; if `--learn` is shorter, after the last step. Later the
 # difference grows: sums in another order change the small MLP's loss by 10^-5 of it after 40 steps, and by 10^-3 after
 # 600.
 COMPARED = 40
@@ -170,10 +174,15 @@ def data_of(options):
     return images(options.data) if options.model.sizes else text()
 
 
+def steps_of(options):
+    """The number of steps of the whole training."""
+    return options.learn + WARMUP + options.steps
+
+
 def order(options, data):
     """The numbers of the records, as an array [step][worker][record]."""
     return numpy.random.RandomState(1).randint(
-        0, len(data.x), (WARMUP + options.steps, options.workers, options.model.batch))
+        0, len(data.x), (steps_of(options), options.workers, options.model.batch))
 
 
 # ---- measuring ----
@@ -182,9 +191,12 @@ def parse(variants=("",), arguments=None):
     p = argparse.ArgumentParser()
     p.add_argument("--model", choices=MODELS, required=True)
     p.add_argument("--workers", type=int, default=1)
-    p.add_argument("--steps", type=int, required=True, help=f"that are measured, after {WARMUP} others")
+    p.add_argument("--steps", type=int, required=True, help="steps that are timed, without looks")
+    p.add_argument("--learn", type=int, default=0,
+                   help=f"steps with looks at the accuracy, before the warm-up of {WARMUP} steps")
     p.add_argument("--data", default="", help="a folder with MNIST's test files; without it, images are made up")
-    p.add_argument("--accuracy", type=float, default=0.0, help="the time until then is measured, too")
+    p.add_argument("--accuracy", type=float, default=0.0,
+                   help="must be reached in the steps of --learn; 0: is not asked for")
     p.add_argument("--variant", choices=variants, default=variants[0])
     options = p.parse_args(arguments)
     options.model = MODELS[options.model]
@@ -204,69 +216,71 @@ def processor_seconds():
 
 class Run:
     """What one process of a contender measures. It calls before() at the beginning of each step, with the parameters
-    of that step, and end() with the final ones. test(): (loss, accuracy) with the present parameters on the test data.
-    The time that test() takes is not counted."""
+    of that step, and end() with the final ones. test(): (loss, accuracy) with the present parameters on the test
+    data."""
 
     def __init__(self, options, data, test):
         self.options, self.data, self.test = options, data, test
+        self.start = options.learn + WARMUP  # the first step that is timed
+        self.step = -1  # the last one that before() was called with
         self.began = self.processor = 0.0
-        self.reached = None  # seconds until the accuracy was there
+        self.accuracy, self.reached = math.nan, None  # of the last look; the steps until it was what is asked for
         self.first = self.compared = math.nan  # losses
 
-    def looks(self):
-        """The test's result. Moves the clock's start by what the test takes."""
-        began, processor = time.monotonic(), time.process_time()
-        found = self.test()
-        self.began += time.monotonic() - began
-        self.processor += time.process_time() - processor
-        return found
+    def looks_at(self, step):
+        """True if before() tests the parameters that this step begins with."""
+        learn = self.options.learn
+        due = (step % EVERY == 0 or step == learn) and self.is_waiting()
+        return step == 0 or (step <= learn and (due or step == COMPARED))
 
     def is_due(self, step):
         """True if before() looks at the parameters or the clock."""
-        return step in (0, WARMUP, WARMUP + COMPARED) or (
-            step > WARMUP and (step - WARMUP) % EVERY == 0 and self.is_waiting())
+        return step == self.start or self.looks_at(step)
 
     def is_waiting(self):
         """True as long as the accuracy is asked for and not there."""
         return bool(self.options.accuracy) and self.reached is None
 
     def before(self, step):
-        if not self.is_due(step):
+        """Ignores a step that has begun before: Tern's workers compute their first slot twice."""
+        if step <= self.step:
             return
-        if step == 0:
-            self.first, _ = self.looks()
-        if step == WARMUP:
-            self.began, self.processor = time.monotonic(), processor_seconds()
-        elif step > WARMUP:
+        self.step = step
+        if self.looks_at(step):
             self.look(step)
+        if step == self.start:
+            self.began, self.processor = time.monotonic(), processor_seconds()
 
     def look(self, step):
-        seconds = time.monotonic() - self.began
-        loss, accuracy = self.looks()
-        if step <= WARMUP + COMPARED:
+        loss, self.accuracy = self.test()
+        if step == 0:
+            self.first = loss
+        if step == COMPARED:
             self.compared = loss
-        if self.is_waiting() and accuracy >= self.options.accuracy:
-            self.reached = seconds
-        return loss, accuracy
+        if self.is_waiting() and self.accuracy >= self.options.accuracy:
+            self.reached = step
 
     def end(self, same_steps=True, **more):
         """same_steps: every step applied the mean of all workers' gradients."""
-        seconds = time.monotonic() - self.began
-        processor = processor_seconds() - self.processor
-        self.check(*self.look(WARMUP + self.options.steps))
         options = self.options
+        seconds = (time.monotonic() - self.began) / options.steps
+        processor = (processor_seconds() - self.processor) / options.steps
+        loss, _ = self.test()
+        self.check(loss)
         line = {"model": options.model.name, "workers": options.workers, "wait": "sleep",
-                "data": self.data.name, "same_steps": same_steps, "loss": self.compared,
-                "samples_per_s": options.steps * options.workers * options.model.batch / seconds,
-                "cpu_ms_per_step": processor * 1e3 / options.steps, **more}
+                "data": self.data.name, "same_steps": same_steps,
+                "loss": loss if math.isnan(self.compared) else self.compared,
+                "samples_per_s": options.workers * options.model.batch / seconds,
+                "cpu_ms_per_step": processor * 1e3, **more}
         if options.accuracy:
-            line["accuracy_s"] = self.reached
+            line["accuracy_s"] = self.reached * seconds
         print(json.dumps(line), flush=True)
 
-    def check(self, loss, accuracy):
+    def check(self, loss):
         """Exits if it has not learned."""
+        options = self.options
         if not loss < 0.99 * self.first:
-            sys.exit(f"the loss on the test data is {loss:.4f} after {self.options.steps} steps, and was "
+            sys.exit(f"the loss on the test data is {loss:.4f} after {steps_of(options)} steps, and was "
                      f"{self.first:.4f} before them")
-        if self.options.accuracy and self.reached is None:
-            sys.exit(f"the accuracy is {accuracy:.4f} after {self.options.steps} steps, not {self.options.accuracy:g}")
+        if self.is_waiting():
+            sys.exit(f"the accuracy is {self.accuracy:.4f} after {options.learn} steps, not {options.accuracy:g}")
