@@ -462,6 +462,9 @@ static int check_job(struct tern_session *s)
 	int r = text ? tern_ps_job_decode(text, strlen(text), &read, &why) : -ENOMEM;
 
 	free(text);
+	if (s->job.param_count == 0)
+		return complain(s, -EINVAL,
+			"the job has no tensors: declare them before the start");
 	if (r < 0)
 		return complain(s, r, "the job is impossible: %s",
 			*why.text ? why.text : tern_status_text(r));

@@ -302,6 +302,21 @@ static bool is_of_engine(const char *arithmetic)
 	return found && strstr(arithmetic, " libm ");
 }
 
+static bool arithmetic_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
+	const char *who, struct tern_ps_text *why)
+{
+	if (a->mode != TERN_MODE_SYNC || strcmp(a->arithmetic, b->arithmetic) == 0)
+		return false;
+	snprintf(why->text, sizeof(why->text),
+		"arithmetic: %s has \"%s\", the job \"%s\": equal bits need equal "
+		"arithmetic%s",
+		who, b->arithmetic, a->arithmetic,
+		is_of_engine(a->arithmetic) && is_of_engine(b->arithmetic)
+			? " (or --arithmetic portable everywhere)"
+			: "");
+	return true;
+}
+
 bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *b,
 	const char *who, struct tern_ps_text *why)
 {
@@ -318,16 +333,6 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 			who, tern_optimizer_name(q->kind), tern_optimizer_name(p->kind));
 		return true;
 	}
-	if (a->mode == TERN_MODE_SYNC && strcmp(a->arithmetic, b->arithmetic) != 0) {
-		snprintf(why->text, sizeof(why->text),
-			"arithmetic: %s has \"%s\", the job \"%s\": equal bits "
-			"need equal arithmetic%s",
-			who, b->arithmetic, a->arithmetic,
-			is_of_engine(a->arithmetic) && is_of_engine(b->arithmetic)
-				? " (or --arithmetic portable everywhere)"
-				: "");
-		return true;
-	}
 	return differ_int(why, who, "steps", a->steps, b->steps) ||
 	       differ_int(why, who, "seed", a->seed, b->seed) ||
 	       /* Compare this first: by default, the number of slots follows from the
@@ -339,5 +344,7 @@ bool tern_ps_job_differs(const struct tern_ps_job *a, const struct tern_ps_job *
 		       why, who, "number of servers", a->server_count, b->server_count) ||
 	       differ(why, who, "clip norm", a->clip_norm, b->clip_norm) ||
 	       optimizers_differ(p, q, who, why) || rules_differ(a, b, who, why) ||
-	       params_differ(a, b, who, why) || data_differ(a, b, who, why);
+	       params_differ(a, b, who, why) || data_differ(a, b, who, why) ||
+	       /* Compare this last: the arithmetic may name the whole model. */
+	       arithmetic_differs(a, b, who, why);
 }

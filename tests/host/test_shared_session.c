@@ -554,6 +554,21 @@ static void starts_badly(
 	tern_shared_free(shared);
 }
 
+static void test_a_job_without_tensors_is_refused_at_once(void **state)
+{
+	const struct tern_job_opts job = {.workers = 1, .steps = 1};
+	struct tern_shared *shared;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	assert_int_equal(
+		tern_shared_start(shared, session_of(shared, "127.0.0.1:9"), &job),
+		-EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"the job has no tensors: declare them before the start");
+	tern_shared_free(shared);
+}
+
 static void test_impossible_jobs_are_refused_at_once(void **state)
 {
 	const struct tern_job_opts good = {.workers = 1, .steps = 1};
@@ -736,6 +751,7 @@ int main(void)
 			test_a_slot_that_ends_beside_pushes_has_them_whole_or_not),
 		cmocka_unit_test(test_threads_that_call_all_the_time_do_not_stop_a_job),
 		cmocka_unit_test(test_what_is_missing_is_named),
+		cmocka_unit_test(test_a_job_without_tensors_is_refused_at_once),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
 		cmocka_unit_test(test_given_values_are_checked),
 		cmocka_unit_test(test_too_many_rules_are_refused),

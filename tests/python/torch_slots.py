@@ -628,6 +628,13 @@ def changes_between_the_declaration_and_the_first_slot_are_errors():
                       lambda m: m[1].running_mean.add_(1), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
 
 
+def batch_normalisation_and_clip_norm_are_refused():
+    s = tern.Session("127.0.0.1:1", steps=9, workers=1, index=0, clip_norm=1.0)
+    refused(ValueError, "buffer 1.running_mean: batch normalisation in training mode and Session(clip_norm=...) do not go "
+            "together", Server, nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), s)
+    s._native.close()
+
+
 def sparse_gradients_are_refused():
     module = nn.Embedding(7, 4)
 
@@ -736,6 +743,7 @@ tap.run([
     modules_that_cannot_be_trained_are_refused_by_name,
     parameters_and_buffers_that_change_in_a_slot_are_errors,
     changes_between_the_declaration_and_the_first_slot_are_errors,
+    batch_normalisation_and_clip_norm_are_refused,
     sparse_gradients_are_refused,
     other_optimizers_and_clipping_are_refused,
     gradient_scalers_are_refused,

@@ -31,7 +31,7 @@ from torch import nn
 from .._errors import Error
 from .._frameworks import build_digest
 from ..rules import Init, Mean
-from ..session import RECORDS, STEPS, Session, Slot, Tensor
+from ..session import CLIP_NORM, RECORDS, STEPS, Session, Slot, Tensor
 from . import refusals
 from .initial import begin_of
 
@@ -132,6 +132,10 @@ class Server:
         self._statistics = [_Statistic(f"{prefix}.{key}" if prefix else key, buffer, session)
                             for prefix, part in _with_statistics(module) for key in ("running_mean", "running_var")
                             for buffer in (part._buffers[key],) if buffer is not None]
+        if self._statistics and session._job[CLIP_NORM] > 0:
+            raise ValueError(f"buffer {self._statistics[0].name}: batch normalisation in training mode and "
+                             "Session(clip_norm=...) do not go together: train without clip_norm, or put the normalisation "
+                             "into eval()")
         # Numbers of batches, which count in a cumulative mean (momentum=None), and what they begin with.
         self._counts = [(count, int(count)) for _, part in _with_statistics(module)
                         for count in (part._buffers.get("num_batches_tracked"),) if count is not None]
