@@ -100,7 +100,8 @@ int meet_open(
 	return m->seen && m->tokens ? 0 : options_refuse(error, "%s", strerror(ENOMEM));
 }
 
-/* Writes a file of mode 0600 aside and renames it. Returns 0 or a negative errno. */
+/* Writes a file of mode 0600 aside and renames it. Returns 0 or a negative errno. The file
+ * is made anew: one that another user has put there could be read by that user. */
 static int write_file(
 	const struct meet *m, const char *path, const char *text, struct stat *st)
 {
@@ -109,7 +110,8 @@ static int write_file(
 	int fd, r = 0;
 
 	own_path(m, "new", aside);
-	fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	unlink(aside);
+	fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
 	if (write(fd, text, bytes) != (ssize_t)bytes || fstat(fd, st) < 0)
@@ -123,10 +125,11 @@ static int write_file(
 	return r;
 }
 
-/* Reads a file that only this user can have written. Returns its text, NULL with errno. */
+/* Reads a file that only this user can have written. Returns its text, NULL with errno.
+ * Opening a FIFO that another user has put there does not block. */
 static char *read_file(const char *path, size_t max)
 {
-	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	char *text = NULL;
 	struct stat st;
 	ssize_t n;
@@ -247,8 +250,10 @@ static bool take_file(struct meet *m, const char *name,
 		new = true;
 	} else if (strcmp(suffix, "end") == 0) {
 		snprintf(path, sizeof(path), "%s/%s", m->dir, name);
-		text = read_file(path, END_BYTES_MAX);
-		if (text && json_object_get(m->tokens, token) && ended)
+		text = ended && json_object_get(m->tokens, token)
+			       ? read_file(path, END_BYTES_MAX)
+			       : NULL;
+		if (text)
 			ended(arg, rank, text);
 		free(text);
 		unlink(path);

@@ -206,6 +206,7 @@ int place_find(struct place *p, const struct place_opts *o, struct secret *secre
 		r = check_meeting(p, o, error);
 	if (r == 0)
 		r = secret_read(o->secret, secret, error);
+	p->has_secret = *secret->text != '\0';
 	if (r == 0)
 		r = check_secret(p, o, secret, error);
 	return r ? r : choose_addresses(p, o, error);
@@ -288,7 +289,9 @@ int place_publish(struct place *p, char *join, size_t bytes, const char *secret,
 	free(all);
 	if (p->settings->port)
 		snprintf(join, bytes, "%s", p->join);
-	return p->meets ? meet_publish(&p->meet, join, secret, error) : 0;
+	if (!p->meets)
+		return 0;
+	return meet_publish(&p->meet, join, p->has_secret ? NULL : secret, error);
 }
 
 static void other_ended(void *arg, unsigned rank, const char *text)

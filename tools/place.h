@@ -41,6 +41,7 @@ struct place {
 	struct meet meet;
 	bool meets;        /* the ranks meet in a directory: `meet` is open */
 	bool found;        /* this rank knows where the servers are */
+	bool has_secret;   /* each rank has read the secret from a file of its own */
 	uint64_t until_ns; /* when this rank gives up waiting for rank 0 */
 	uint64_t tell_ns;  /* when it says that it waits; 0: it has said so */
 	uint64_t look_ns;  /* when it looks at the files again */
@@ -86,8 +87,8 @@ int place_open(struct place *p, struct message *error);
 void place_close(struct place *p);
 
 /* Rank 0: tells the others where the servers are: at the addresses `join`, which are made
- * such that other hosts can use them if servers listen at all addresses of their host.
- * -EIO, with one line in `error`. */
+ * such that other hosts can use them if servers listen at all addresses of their host. The
+ * secret is handed on unless the ranks have read it themselves. -EIO, with one line in `error`. */
 int place_publish(struct place *p, char *join, size_t bytes, const char *secret,
 	struct message *error);
 

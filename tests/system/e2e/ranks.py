@@ -284,6 +284,33 @@ def secret_is_handed_on_to_this_user_only():
         assert modes == {"tern-RANK.of-2.servers": "0o600"}, modes
 
 
+def secret_of_a_file_is_not_published():
+    meeting, secret = folder("own-secret"), job.SCRATCH / "own-secret-file"
+    secret.write_text("a secret of more than 16 bytes\n")
+    secret.chmod(0o600)
+    with ranks(2, "--rendezvous", meeting, "--secret-file", secret, program=shell(
+            'cat "$TERN_SECRET_FILE"; echo; sleep 1000')) as running:
+        for one in running:
+            one.wait_event(lambda e: e["event"] == "output" and e["text"] == "a secret of more than 16 bytes")
+        text = (meeting / "tern-RANK.of-2.servers").read_text()
+        assert "tokens" in text and "secret" not in text, text
+
+
+def files_of_others_stop_nobody():
+    """Whoever can write to the directory can put FIFOs there, which block who opens them."""
+    meeting, directory = folder("fifos"), job.SCRATCH / "fifos-saved"
+    servers = meeting / "tern-RANK.of-2.servers"
+    os.mkfifo(servers, 0o600)
+    with ranks(2, "--rendezvous", meeting, program=["true"], first=1) as (one,):
+        assert "must be a file of user" in cause(end(one, 1)), one.error
+    servers.unlink()
+    os.mkfifo(meeting / "tern-RANK.of-2-1-0.end", 0o600)
+    with ranks(2, "--rendezvous", meeting, program=worker(directory, steps=40)) as running:
+        for one in running:
+            end(one, 0)
+    assert not list(meeting.iterdir()), list(meeting.iterdir())
+
+
 def two_ranks_0_notice_each_other():
     meeting = folder("twins")
     with job.environment(**variables("the environment", 0, 2)):
@@ -398,6 +425,8 @@ tap.run([
     rank_gives_up_waiting,
     file_that_others_can_write_is_refused,
     secret_is_handed_on_to_this_user_only,
+    secret_of_a_file_is_not_published,
+    files_of_others_stop_nobody,
     two_ranks_0_notice_each_other,
     rank_whose_program_fails_ends_a_job_that_has_not_begun,
     lost_rank_costs_nothing,
