@@ -165,6 +165,7 @@ static int write_servers(struct meet *m, struct message *error)
 	} else {
 		m->dev = st.st_dev;
 		m->ino = st.st_ino;
+		m->said_count = m->seen_count;
 	}
 	if (text)
 		explicit_bzero(text, strlen(text));

@@ -9,7 +9,6 @@
  *                           has made one; mode 0600
  *     BASE-RANK-TOKEN.here  rank RANK waits, and has drawn the random number TOKEN
  *     BASE-RANK-TOKEN.end   the program of that rank has ended; the line in it says how
- *                           if it has failed
  *
  * BASE.servers lists the tokens that rank 0 has seen, and a rank takes no file without its
  * own token. So a file that an earlier run has left behind is never taken, whatever its
@@ -34,6 +33,7 @@ struct meet {
 	json_t *tokens;      /* object: the tokens that were seen, as keys */
 	bool *seen;          /* [rank] */
 	uint64_t seen_count; /* ranks of which a token was seen */
+	uint64_t said_count; /* of these, ranks whose tokens are in BASE.servers */
 	json_t *servers;     /* contents of BASE.servers; NULL: not published yet */
 	dev_t dev;           /* BASE.servers, to notice if somebody replaces it */
 	ino_t ino;
@@ -55,14 +55,17 @@ int meet_publish(
 	struct meet *m, const char *join, const char *secret, struct message *error);
 
 /* Looks for ranks that wait, and adds their tokens to the file. Calls `ended` for each
- * rank whose program has ended; `text` says how if it has failed, else it is "". -EIO, with
- * one line in `error`: the file cannot be written, or another process has replaced it. */
+ * rank whose program has ended; `text` says how. -EIO, with one line in `error`: the
+ * directory cannot be read, the file cannot be written, or another process has replaced
+ * it. */
 int meet_serve(struct meet *m, void (*ended)(void *arg, unsigned rank, const char *text),
 	void *arg, struct message *error);
 
+/* Do all ranks find the servers in the file? Rank 0 then needs the directory no more, but
+ * for hearing of ends. */
 static inline bool meet_all_here(const struct meet *m)
 {
-	return m->seen_count + 1 >= m->ranks.size;
+	return m->said_count + 1 >= m->ranks.size;
 }
 
 /* ---- the other ranks ---- */

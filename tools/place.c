@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tools/signals.h"
 #include "transport/addr.h"
 
 /* Intervals of looks at the files: while ranks wait, and afterwards, when rank 0 only has
@@ -301,7 +302,8 @@ static void other_ended(void *arg, unsigned rank, const char *text)
 	if (p->ended[rank])
 		return;
 	p->ended[rank] = true;
-	if (p->ended_count++ == 0)
+	p->ended_count++;
+	if (!*p->first_end)
 		snprintf(p->first_end, sizeof(p->first_end), "%s", text);
 }
 
@@ -343,6 +345,17 @@ static int look(struct place *p, char *join, size_t bytes, struct secret *secret
 	return r;
 }
 
+/* Rank 0 looks at the files. */
+static int serve(struct place *p, struct message *error)
+{
+	int r = meet_serve(&p->meet, other_ended, p, error);
+
+	if (r == 0 || !meet_all_here(&p->meet))
+		return r;
+	snprintf(p->deaf, sizeof(p->deaf), "%s", error->text);
+	return 0;
+}
+
 static bool has_turns(const struct place *p)
 {
 	return place_is_ranked(p) && (!p->found || (place_has_servers(p) && p->meets));
@@ -358,7 +371,7 @@ int place_turn(struct place *p, char *join, size_t bytes, struct secret *secret,
 						       : LOOK_NS);
 	if (!place_has_servers(p))
 		return look(p, join, bytes, secret, error);
-	return meet_serve(&p->meet, other_ended, p, error);
+	return serve(p, error);
 }
 
 int place_turn_ms(const struct place *p)
@@ -371,7 +384,19 @@ int place_turn_ms(const struct place *p)
 				    : (int)((p->look_ns - now_ns) / TERN_NS_PER_MS) + 1;
 }
 
-bool place_is_waiting(struct place *p, char *text, size_t bytes)
+/* Returns true the first time. */
+static bool is_deaf(struct place *p, char *text, size_t bytes)
+{
+	if (!*p->deaf || p->deaf_told)
+		return false;
+	p->deaf_told = true;
+	snprintf(text, bytes,
+		"%.600s: the job goes on, but rank 0 cannot see which ranks have ended",
+		p->deaf);
+	return true;
+}
+
+static bool is_waiting(struct place *p, char *text, size_t bytes)
 {
 	if (!place_is_ranked(p) || p->found || !p->tell_ns ||
 		tern_clock_ns() < p->tell_ns)
@@ -391,8 +416,18 @@ bool place_is_waiting(struct place *p, char *text, size_t bytes)
 	return true;
 }
 
-void place_say_end(struct place *p, const char *text)
+bool place_has_note(struct place *p, char *text, size_t bytes)
 {
-	if (p->meets && !place_has_servers(p))
-		meet_say_end(&p->meet, text);
+	return is_waiting(p, text, bytes) || is_deaf(p, text, bytes);
+}
+
+void place_say_end(struct place *p, int signal, const char *text)
+{
+	char by_signal[80];
+
+	if (!p->meets || place_has_servers(p))
+		return;
+	snprintf(by_signal, sizeof(by_signal), "rank %llu was ended by %s",
+		(unsigned long long)p->ranks.rank, signal ? signals_name(signal) : "");
+	meet_say_end(&p->meet, signal ? by_signal : text);
 }

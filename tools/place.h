@@ -48,8 +48,11 @@ struct place {
 	/* rank 0: which other ranks have said that their programs have ended */
 	bool *ended;
 	uint64_t ended_count;
-	/* rank 0: how the first one has ended, "": well */
+	/* rank 0: how the first one has ended, "": none has */
 	char first_end[400];
+	/* rank 0: why it cannot hear which ranks have ended; told: once is enough */
+	char deaf[700];
+	bool deaf_told;
 	char listen[160];    /* address for the servers of rank 0 to listen at */
 	char join[256 * 80]; /* --port: the addresses at which they are reached */
 };
@@ -93,6 +96,8 @@ int place_publish(struct place *p, char *join, size_t bytes, const char *secret,
 	struct message *error);
 
 /* Does what is due. Rank 0: answers the other ranks, and looks which of them have ended.
+ * When all have been answered, an error is only worth a note: the ranks train without the
+ * directory.
  * The others: look for the servers' addresses; 1: they were found, and are in `join`, with
  * the secret if rank 0 has made it. -EIO, with one line in `error`. */
 int place_turn(struct place *p, char *join, size_t bytes, struct secret *secret,
@@ -101,11 +106,13 @@ int place_turn(struct place *p, char *join, size_t bytes, struct secret *secret,
 /* Milliseconds until place_turn() is due; -1: never. */
 int place_turn_ms(const struct place *p);
 
-/* True once, if this rank has waited for a while: `text` says for what. */
-bool place_is_waiting(struct place *p, char *text, size_t bytes);
+/* True once, if this rank has waited for a while: `text` says for what. True once, too, if
+ * rank 0 cannot look which ranks have ended: `text` says why. */
+bool place_has_note(struct place *p, char *text, size_t bytes);
 
-/* Tells rank 0 that the program of this rank has ended. */
-void place_say_end(struct place *p, const char *text);
+/* Tells rank 0 that the program of this rank has ended. `text` says how, unless `signal` is
+ * not 0: the signal that has ended this rank. */
+void place_say_end(struct place *p, int signal, const char *text);
 
 /* Number of other ranks of which rank 0 does not know that their programs have ended. */
 static inline uint64_t place_others(const struct place *p)

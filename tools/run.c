@@ -568,7 +568,7 @@ static bool is_over(struct run *r)
 static void turn_place(struct run *r)
 {
 	struct message error;
-	char text[700];
+	char text[800];
 	int n = place_turn(&r->place, r->l.join, sizeof(r->l.join), &r->l.secret, &error);
 
 	if (n < 0)
@@ -578,7 +578,7 @@ static void turn_place(struct run *r)
 		r->l.sup.secret = secret_text(&r->l.secret);
 		on_listening(&r->l);
 	}
-	if (place_is_waiting(&r->place, text, sizeof(text)))
+	if (place_has_note(&r->place, text, sizeof(text)))
 		launch_report(&r->l, "run",
 			json_pack("{ss so}", "event", "note", "text", report_text(text)));
 	if (!r->begun && !*r->early)
@@ -601,9 +601,13 @@ static void wait_for_others(struct run *r, uint64_t limit_ns)
 {
 	uint64_t since_ns = tern_clock_ns();
 
-	while (r->begun && r->place.meets && others_running(r) && !r->l.served_ns &&
+	while (r->begun && others_running(r) && !r->l.served_ns &&
 		r->l.sup.interrupt_count < 2 && !has_passed(since_ns, limit_ns)) {
-		supervise_turn(&r->l.sup, place_turn_ms(&r->place));
+		int left_ms = launch_ms_left(since_ns, limit_ns);
+		int place_ms = place_turn_ms(&r->place);
+
+		supervise_turn(
+			&r->l.sup, place_ms < 0 ? left_ms : TERN_MIN(place_ms, left_ms));
 		if (!launch_running(&r->l, false))
 			r->l.served_ns = tern_clock_ns();
 		turn_place(r);
@@ -813,7 +817,8 @@ static int run_and_conclude(struct run *r)
 	else {
 		run(r);
 		code = conclude(r);
-		place_say_end(&r->place, *r->early ? r->early : r->l.error);
+		place_say_end(
+			&r->place, r->l.sup.signal, *r->early ? r->early : r->l.error);
 	}
 	place_close(&r->place);
 	launch_close(&r->l);

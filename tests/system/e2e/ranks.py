@@ -7,6 +7,7 @@ usage: ranks.py TERN
 """
 import os
 import re
+import shutil
 import signal
 import sys
 from contextlib import contextmanager
@@ -337,6 +338,16 @@ def rank_whose_program_fails_ends_a_job_that_has_not_begun():
     assert not list(meeting.iterdir()), list(meeting.iterdir())
 
 
+def rank_that_is_interrupted_ends_a_job_that_has_not_begun():
+    program = worker(job.SCRATCH / "unready-saved")
+    program[2] = "[ $TERN_INDEX = 0 ] || { echo here; exec sleep 1000; }; " + program[2]
+    with ranks(2, "--rendezvous", folder("unready"), program=program) as (zero, one):
+        one.wait_event(lambda e: e["event"] == "output" and e["text"] == "here")
+        one.process.terminate()
+        end(one, 143)
+        assert cause(end(zero, 1)) == "tern run: the steps could not begin: rank 1 was ended by SIGTERM", zero.error
+
+
 def lost_rank_costs_nothing():
     """Whether it is the one with the servers or another."""
     for lost in 1, 0:
@@ -389,16 +400,32 @@ def interrupted_ranks_save_once():
 def rank_0_leaves_its_servers_to_the_others_for_their_end():
     """The program of rank 0 is gone at once, and that of rank 1 has to save. In a session of its own, rank 0's worker
     does not get the signal itself: it might be chosen to save."""
-    directory = job.SCRATCH / "left"
-    program = worker(directory, steps=FOR_EVER)
-    words = program[2].removeprefix("exec ")
-    program[2] = f'[ $TERN_INDEX = 0 ] || exec {words}\nsetsid {words} & trap "kill -9 $!; exit" TERM; wait'
-    with ranks(2, "--rendezvous", folder("left-meeting"), program=program) as running:
-        at_work(running[0])
-        for one in running:
-            one.process.terminate()
-        for one in running:
-            end(one, 143)
+    port = ["--port", 30000 + os.getpid() % 2000, "--insecure"]
+    for name, options in ("left", ["--rendezvous", folder("left-meeting")]), ("left-port", port):
+        directory = job.SCRATCH / name
+        program = worker(directory, steps=FOR_EVER)
+        words = program[2].removeprefix("exec ")
+        program[2] = f'[ $TERN_INDEX = 0 ] || exec {words}\nsetsid {words} & trap "kill -9 $!; exit" TERM; wait'
+        with ranks(2, *options, program=program) as running:
+            at_work(running[0])
+            for one in running:
+                one.process.terminate()
+            for one in running:
+                end(one, 143)
+        assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], list(directory.iterdir())
+
+
+def directory_is_not_needed_any_more_when_all_have_joined():
+    meeting, directory = folder("removed"), job.SCRATCH / "removed-saved"
+    with ranks(2, "--rendezvous", meeting, program=worker(directory, steps=FOR_EVER)) as (zero, one):
+        at_work(zero)
+        shutil.rmtree(meeting)
+        note = zero.wait_event(lambda e: e["event"] == "note")["text"]
+        assert str(meeting) in note and "rank 0 cannot see which ranks have ended" in note, note
+        for rank in zero, one:
+            rank.process.terminate()
+        for rank in zero, one:
+            end(rank, 143)
     assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], list(directory.iterdir())
 
 
@@ -429,10 +456,12 @@ tap.run([
     files_of_others_stop_nobody,
     two_ranks_0_notice_each_other,
     rank_whose_program_fails_ends_a_job_that_has_not_begun,
+    rank_that_is_interrupted_ends_a_job_that_has_not_begun,
     lost_rank_costs_nothing,
     killed_rank_0_ends_all,
     killed_rank_costs_nothing,
     interrupted_ranks_save_once,
     rank_0_leaves_its_servers_to_the_others_for_their_end,
+    directory_is_not_needed_any_more_when_all_have_joined,
     rank_that_waits_can_be_interrupted,
 ])
