@@ -22,6 +22,9 @@
 #define LOOK_LATE_NS TERN_NS_PER_S
 /* A rank says that it waits if it does so for longer than launchers need to start. */
 #define TELL_NS TERN_NS_PER_S
+/* Interval at which a rank looks whether its launcher lives. A parent-death signal
+ * (prctl(2)) also comes when only the launcher's thread that has forked ends. */
+#define ORPHAN_MS 1000
 
 /* ---- the options ---- */
 
@@ -379,7 +382,7 @@ int place_turn_ms(const struct place *p)
 	uint64_t now_ns = tern_clock_ns();
 
 	if (!has_turns(p))
-		return -1;
+		return p->launcher ? ORPHAN_MS : -1;
 	return now_ns >= p->look_ns ? 0
 				    : (int)((p->look_ns - now_ns) / TERN_NS_PER_MS) + 1;
 }
@@ -419,6 +422,16 @@ static bool is_waiting(struct place *p, char *text, size_t bytes)
 bool place_has_note(struct place *p, char *text, size_t bytes)
 {
 	return is_waiting(p, text, bytes) || is_deaf(p, text, bytes);
+}
+
+void place_watch_launcher(struct place *p)
+{
+	p->launcher = p->ranks.by_hand ? 0 : getppid();
+}
+
+bool place_is_orphaned(const struct place *p)
+{
+	return p->launcher && getppid() != p->launcher;
 }
 
 void place_say_end(struct place *p, int signal, const char *text)

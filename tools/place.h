@@ -45,6 +45,7 @@ struct place {
 	uint64_t until_ns; /* when this rank gives up waiting for rank 0 */
 	uint64_t tell_ns;  /* when it says that it waits; 0: it has said so */
 	uint64_t look_ns;  /* when it looks at the files again */
+	pid_t launcher;    /* this rank ends when that process does; 0: none */
 	/* rank 0: which other ranks have said that their programs have ended */
 	bool *ended;
 	uint64_t ended_count;
@@ -103,12 +104,19 @@ int place_publish(struct place *p, char *join, size_t bytes, const char *secret,
 int place_turn(struct place *p, char *join, size_t bytes, struct secret *secret,
 	struct message *error);
 
-/* Milliseconds until place_turn() is due; -1: never. */
+/* Milliseconds until place_turn() or place_is_orphaned() is due; -1: never. */
 int place_turn_ms(const struct place *p);
 
 /* True once, if this rank has waited for a while: `text` says for what. True once, too, if
  * rank 0 cannot look which ranks have ended: `text` says why. */
 bool place_has_note(struct place *p, char *text, size_t bytes);
+
+/* Notes the parent of this process: mpirun and torchrun that are killed do not end their
+ * ranks. The parent of a rank "by hand" (ranks.h) may be a shell that ends before it. */
+void place_watch_launcher(struct place *p);
+
+/* True if that parent has ended. */
+bool place_is_orphaned(const struct place *p);
 
 /* Tells rank 0 that the program of this rank has ended. `text` says how, unless `signal` is
  * not 0: the signal that has ended this rank. */

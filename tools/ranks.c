@@ -24,6 +24,8 @@ struct launcher {
 	const char *local, *hosts;
 	const char *job[5]; /* their values make the name of the run */
 	bool (*is_here)(void);
+	/* Do these values tell the run from others at the same time? NULL: if one is set. */
+	bool (*is_named)(void);
 };
 
 static bool is_set(const char *name)
@@ -49,16 +51,18 @@ static bool is_slurm_step(void)
 static const struct launcher launchers[] = {
 	{"torchrun", "RANK", {"WORLD_SIZE"}, "LOCAL_WORLD_SIZE", NULL,
 		{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"},
-		is_torchrun},
+		is_torchrun, NULL},
 	{"Open MPI", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"},
-		"OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE"}, NULL},
+		"OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE"}, NULL, NULL},
 	{"PMI", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALNRANKS", NULL,
-		{"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
+		/* the script of sbatch, which is no step, may run several mpiruns */
+		{"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL, is_slurm_step},
 	{"Slurm", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, NULL,
 		"SLURM_STEP_NUM_NODES",
-		{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}, is_slurm_step},
+		{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}, is_slurm_step,
+		NULL},
 	{"the environment", "RANK", {"WORLD_SIZE"}, "LOCAL_WORLD_SIZE", NULL,
-		{"MASTER_PORT"}, NULL},
+		{"MASTER_PORT"}, NULL, NULL},
 };
 #define BY_HAND (TERN_ARRAY_SIZE(launchers) - 1)
 
@@ -113,8 +117,9 @@ static void name_run(const struct launcher *l, struct ranks *out)
 	snprintf(out->job, sizeof(out->job), "%s", l->rank);
 	for (unsigned i = 0; l->job[i]; i++)
 		add_to_name(out->job, sizeof(out->job), l->job[i]);
+	out->named = l->is_named ? l->is_named() : strcmp(out->job, l->rank) != 0;
 	add_to_name(out->job, sizeof(out->job), REPORT_JOB);
-	out->named = strcmp(out->job, l->rank) != 0;
+	out->named = out->named || is_set(REPORT_JOB);
 }
 
 /* True if the launcher says that all ranks are on this host. */
@@ -154,6 +159,7 @@ static int read_launcher(
 	out->launcher = l->name;
 	out->rank_name = l->rank;
 	out->size_name = size;
+	out->by_hand = l == &launchers[BY_HAND];
 	out->one_host = are_on_one_host(l, out->size);
 	name_run(l, out);
 	return r;

@@ -31,6 +31,7 @@ struct ranks {
 	const char *launcher;  /* for messages: "Open MPI"; NULL if size is 1 */
 	const char *rank_name; /* the variables that say so */
 	const char *size_name;
+	bool by_hand;  /* no launcher is known: somebody has set RANK and WORLD_SIZE */
 	bool one_host; /* the launcher says that all ranks are on this host */
 	/* Name of this run of the launcher, for file names, from the launcher's variables and
 	 * TERN_JOB. named: it tells this run from others at the same time. */

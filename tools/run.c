@@ -26,7 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -578,6 +577,8 @@ static void turn_place(struct run *r)
 		r->l.sup.secret = secret_text(&r->l.secret);
 		on_listening(&r->l);
 	}
+	if (!r->l.sup.signal && place_is_orphaned(&r->place))
+		r->l.sup.signal = SIGTERM;
 	if (place_has_note(&r->place, text, sizeof(text)))
 		launch_report(&r->l, "run",
 			json_pack("{ss so}", "event", "note", "text", report_text(text)));
@@ -845,8 +846,7 @@ static void prepare(struct run *r, const struct place *place, char **program)
 		return;
 	/* the ranks' events have one name of the job, and so have those of the servers */
 	setenv(REPORT_JOB, place->ranks.job, false);
-	/* mpirun and torchrun that are killed do not end their ranks */
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	place_watch_launcher(&r->place);
 }
 
 static int run_run(int argc, char **argv)

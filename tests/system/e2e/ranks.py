@@ -154,6 +154,11 @@ def wrong_variables_are_refused_by_name():
     refused({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, says=["SLURM_PROCID is set", "SLURM_NTASKS is not"])
     refused(variables("PMI", 0, 2), says=["PMI", "TERN_JOB", "--rendezvous DIR"])
     refused(variables("the environment", 0, 2), says=["the environment", "TERN_JOB", "--rendezvous DIR"])
+    # Two mpiruns in one script of sbatch have the same number of the job, and in steps of srun they have two of the step.
+    script = {**variables("PMI", 0, 2), "SLURM_JOB_ID": "7"}
+    for step in {}, {"SLURM_STEP_ID": "4294967291"}:
+        refused({**script, **step}, says=["PMI", "TERN_JOB", "--rendezvous DIR"])
+    refused({**script, "SLURM_STEP_ID": "0"}, "--fabric", "shm", "--server-device", "none", says=["--server-device"])
     for wrong in "two", "-1", "1.5", " 1", "99999999999999999999":
         refused({"PMI_RANK": wrong, "PMI_SIZE": "2"}, says=[f"PMI_RANK={wrong} ", "must be a whole number"])
     for wrong in "0", "4097":
@@ -429,6 +434,19 @@ def directory_is_not_needed_any_more_when_all_have_joined():
     assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"], list(directory.iterdir())
 
 
+def rank_ends_with_its_launcher_but_not_with_a_shell():
+    """Somebody who sets RANK by hand may start the rank from a shell of ssh, which does not stay."""
+    meeting = folder("orphans")
+    for launcher, wait, text in (("Open MPI", 60, "ended by SIGTERM"),
+                                 ("the environment", 3, "rank 0 has not said within 3 s")):
+        with ranks(2, "--rendezvous", meeting, "--wait", wait, program=["true"], first=1, launcher=launcher,
+                   prefixes=[(), ("sh", "-c", '"$@" & wait', "sh")]) as (shell_of_rank,):
+            shell_of_rank.wait_event(lambda e: e["event"] == "note")
+            shell_of_rank.process.kill()
+            assert text in cause(end(shell_of_rank, -signal.SIGKILL)), shell_of_rank.error
+        assert not list(meeting.iterdir()), list(meeting.iterdir())
+
+
 def rank_that_waits_can_be_interrupted():
     meeting = folder("asked")
     with ranks(2, "--rendezvous", meeting, program=["true"], first=1) as (one,):
@@ -463,5 +481,6 @@ tap.run([
     interrupted_ranks_save_once,
     rank_0_leaves_its_servers_to_the_others_for_their_end,
     directory_is_not_needed_any_more_when_all_have_joined,
+    rank_ends_with_its_launcher_but_not_with_a_shell,
     rank_that_waits_can_be_interrupted,
 ])
