@@ -154,7 +154,7 @@ def wrong_variables_are_refused_by_name():
     refused({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, says=["SLURM_PROCID is set", "SLURM_NTASKS is not"])
     refused(variables("PMI", 0, 2), says=["PMI", "TERN_JOB", "--rendezvous DIR"])
     refused(variables("the environment", 0, 2), says=["the environment", "TERN_JOB", "--rendezvous DIR"])
-    # Two mpiruns in one script of sbatch have the same number of the job, and in steps of srun they have two of the step.
+    # Two mpiruns in one script of sbatch have the same number of the job; in steps of srun, two numbers of the step.
     script = {**variables("PMI", 0, 2), "SLURM_JOB_ID": "7"}
     for step in {}, {"SLURM_STEP_ID": "4294967291"}:
         refused({**script, **step}, says=["PMI", "TERN_JOB", "--rendezvous DIR"])
