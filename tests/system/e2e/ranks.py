@@ -413,6 +413,7 @@ def rank_0_leaves_its_servers_to_the_others_for_their_end():
         program[2] = f'[ $TERN_INDEX = 0 ] || exec {words}\nsetsid {words} & trap "kill -9 $!; exit" TERM; wait'
         with ranks(2, *options, program=program) as running:
             at_work(running[0])
+            at_work(running[0])  # a later step: at the first one, rank 1 need not have parameters yet
             for one in running:
                 one.process.terminate()
             for one in running:
