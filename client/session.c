@@ -512,8 +512,7 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	if (o->staleness > TERN_SSP_MAX || (o->staleness && o->mode != TERN_TRAIN_SSP))
 		return complain(s, -EINVAL,
 			"staleness %llu: expected a number up to 2^40 in mode ssp, and 0 "
-			"in "
-			"other modes",
+			"in other modes",
 			(unsigned long long)o->staleness);
 	job->mode = o->mode == TERN_TRAIN_SYNC ? TERN_MODE_SYNC : TERN_MODE_ASYNC;
 	job->ssp = o->mode == TERN_TRAIN_SSP ? o->staleness + 1 : 0;

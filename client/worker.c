@@ -387,8 +387,7 @@ static const char *why_not_dialled(int status)
 	if (status == -EINVAL)
 		return "not an address: expected HOST:PORT or auto://HOST:PORT, "
 		       "tcp://HOST:PORT, verbs://HOST:PORT or shm://NAME, with a port "
-		       "from "
-		       "1 to 65535";
+		       "from 1 to 65535";
 	if (status == -ENODEV)
 		return "this host has no fabric of this name: tern info lists the "
 		       "fabrics";

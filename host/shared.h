@@ -54,8 +54,8 @@ struct shared_waiter {
 	/* Private to shared.c. */
 	struct tern_list node;
 	pthread_cond_t cond;
-	/* It has its answer, or the context is broken; it has become the driver. Both are
-	 * protected by the mutex of the lock. */
+	/* Protected by the mutex of the lock. awake: the thread has its answer, or the
+	 * context is broken. drives: the thread has become the driver. */
 	bool awake, drives;
 };
 

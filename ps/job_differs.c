@@ -140,10 +140,9 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 	if (p->digest && q->digest) {
 		snprintf(why->text, sizeof(why->text),
 			"tensor %s: %s gives it other initial values than the job "
-			"(digest "
-			"%016llx, the job's %016llx): make them with the same seed (such "
-			"as "
-			"torch.manual_seed) or file on all workers, or set "
+			"(digest %016llx, the job's %016llx): make them with the same "
+			"seed (such "
+			"as torch.manual_seed) or file on all workers, or set "
 			"init_from_first",
 			TERN_TENSOR_SHOWN(p->name), who, (unsigned long long)q->digest,
 			(unsigned long long)p->digest);

@@ -318,8 +318,7 @@ static bool read_giver(struct server_peer *p, const json_t *message, uint32_t *g
 		return true;
 	server_fail(s, -EPROTO,
 		"%s sent a message \"%s\" about initial values: expected it of a job "
-		"that "
-		"has given values and has begun, with a worker from 0 to %u",
+		"that has given values and has begun, with a worker from 0 to %u",
 		tern_peer_name(p->peer), tern_talk_type(message), s->job.workers - 1);
 	return false;
 }
@@ -334,8 +333,7 @@ void given_on_giver(struct server_peer *zero, const json_t *message)
 	if (s->given.begun)
 		server_fail(s, -EPROTO,
 			"server 0 named a worker that gives initial values after the "
-			"steps "
-			"began");
+			"steps began");
 	else
 		take_from(s, s->workers[giver]);
 }

@@ -300,7 +300,7 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 	return n;
 }
 
-/* What the server waits for if no worker owes it anything. */
+/* Says for what the server waits if no worker owes it anything. */
 static const char *unowed(const struct tern_server *s)
 {
 	if (given_is_awaited(s) && s->given.state == GIVEN_UNASKED)

@@ -58,7 +58,7 @@ struct place {
 	char join[256 * 80]; /* --port: the addresses at which they are reached */
 };
 
-/* What the place depends on, beside the environment. */
+/* The place depends on these, beside the environment. */
 struct place_opts {
 	const struct place_settings *settings;
 	const struct fabric_settings *fabric;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all contenders of the question `train` have in common: the arguments, the models' parameters and their initial
+"""All contenders of the question `train` have this in common: the arguments, the models' parameters and their initial
 values, the data, which records each step has, the clock, the checks, and the line of JSON. It imports no framework.
 
 A step is computed by all workers: each has `batch` records of its own, and the step's gradient is the mean of theirs.
@@ -215,9 +215,9 @@ def processor_seconds():
 
 
 class Run:
-    """What one process of a contender measures. It calls before() at the beginning of each step, with the parameters
-    of that step, and end() with the final ones. test(): (loss, accuracy) with the present parameters on the test
-    data."""
+    """The measurements of one process of a contender, which calls before() at the beginning of each step, with the
+    parameters of that step, and end() with the final ones. test(): (loss, accuracy) with the present parameters on
+    the test data."""
 
     def __init__(self, options, data, test):
         self.options, self.data, self.test = options, data, test

@@ -93,7 +93,7 @@ static void check_chunk(const struct tern_ps_job *job, const struct tern_chunk *
 			assert_false(is_given(job, at));
 		for (; at < range.first + range.count; at++)
 			assert_true(is_given(job, at));
-		/* It is as long as it can be. */
+		/* The range is as long as it can be. */
 		assert_true(at == end || !is_given(job, at));
 	}
 	for (; at < end; at++)

@@ -236,7 +236,7 @@ static void test_a_giver_of_too_few_or_too_many_values_is_lost(void **state)
 	}
 }
 
-/* It says that it is busy, as it would while it waits for another server. */
+/* The giver says that it is busy, as it would while it waits for another server. */
 static void test_a_giver_that_sends_nothing_is_lost(void **state)
 {
 	struct giver g[2];
@@ -448,8 +448,7 @@ static void test_a_report_that_cannot_be_ends_the_job(void **state)
 		assert_non_null(strstr(rig.text,
 			"sent a message \"given\" about initial values: expected it of a "
 			"job that has given values and has begun, with a worker from 0 "
-			"to "
-			"1"));
+			"to 1"));
 		close_two(&rig, g);
 	}
 }
