@@ -51,9 +51,11 @@ class Contender:
 
     def shown(self):
         """The command as one would type it in the top folder, with what it adds to the
-        environment."""
+        environment. No path of this machine is in it."""
         words = [f"{name}={value}" for name, value in self.environment.items()] + self.command
-        return shlex.join(words).replace(f"{TOP}/", "")
+        text = shlex.join(words).replace(f"{TOP}/", "")
+        data = os.environ.get("TERN_DATA_DIR")
+        return text.replace(shlex.quote(data), "$TERN_DATA_DIR") if data else text
 
 
 def mode(wait):

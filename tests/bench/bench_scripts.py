@@ -159,6 +159,8 @@ def results_have_commands_and_environments():
     assert found.shown() == "SET=1 'build/a b' -x", found.shown()
     record = measure.Record(measure.Question("q", "Q", "", [found], LATENCY), 1)
     assert record.found["a"]["commands"] == [found.shown()]
+    with mock.patch.dict(measure.os.environ, {"TERN_DATA_DIR": "/data sets"}):
+        assert measure.Contender("a", "A", ["x", "--data", "/data sets"]).shown() == "x --data $TERN_DATA_DIR"
 
 
 def each_round_adds_one_value_of_each_metric():
