@@ -32,7 +32,7 @@ class Length:
 
 
 LENGTHS = {"mlp": Length(600, 120, 600, 120, 0.93, 0.8), "wide": Length(20, 8), "transformer": Length(40, 20)}
-# One thread computes an operation. The variable is for libraries that PyTorch calls.
+# An operation has one thread, in PyTorch's libraries by this variable.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", **who.KEEP_MEMORY}
 
 

@@ -28,8 +28,8 @@ enum verify_phase {
 struct verify {
 	enum verify_phase phase; /* of the present slot */
 	uint64_t left;           /* number of slots that are still to be verified */
-	/* One entry per tensor, by id. FIRST: digests of the gradients. SECOND: how those
-	 * of the two computations differ (exclusive or), 0 if they do not. */
+	/* By the number of the tensor: in VERIFY_FIRST the digest of its gradient, in
+	 * VERIFY_SECOND the exclusive or of the two digests (0: they are equal). */
 	uint64_t *digests;
 	double loss; /* of the first computation */
 };

@@ -10,7 +10,7 @@
 #include "base/list.h"
 #include "host/turns.h"
 
-/* Who drives the context: calls tern_progress() again and again, and sleeps until its next
+/* The driver of a context calls tern_progress() again and again, and sleeps until the next
  * event. */
 enum shared_driver {
 	DRIVEN_BY_THREAD, /* the progress thread */

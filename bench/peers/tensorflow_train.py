@@ -29,7 +29,7 @@ def cluster_of(options):
 
 def be_task(cluster, job, index):
     import tensorflow as tf
-    # One thread computes an operation. With one for the operations too, tasks would wait for each other for ever.
+    # An operation has one thread. Four operations may run at once: with one at a time, tasks wait for each other for ever.
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=4)
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index, protocol="grpc",
                          config=config, start=True).join()

@@ -373,6 +373,27 @@ static void check_described(const struct rig *rig, const char *words)
 	assert_non_null(strstr(text, words));
 }
 
+/* Worker 1 gives server 0 all values then. */
+static void lose_worker_0(struct rig *rig, struct giver *g)
+{
+	tern_peer_free(g[0].v.peer);
+	give_all(rig, &g[1]);
+	while (rig->server->given.state != GIVEN_HERE)
+		step(rig);
+}
+
+/* The steps begin when server 1 (`second`) has the values of worker 1, too. */
+static void check_values_of_worker_1_count(
+	struct rig *rig, struct giver *g, struct visitor *second)
+{
+	run_a_while(rig);
+	assert_false(g[1].came || second->begins);
+	say_given(second, 1);
+	run_until(rig, &second->begins);
+	check_version(rig, &g[1], 1);
+	close_two(rig, g);
+}
+
 static void test_the_steps_begin_when_all_servers_have_the_values(void **state)
 {
 	struct visitor second;
@@ -392,17 +413,9 @@ static void test_the_steps_begin_when_all_servers_have_the_values(void **state)
 	check_described(&rig, "waits for other servers to have the initial values");
 	/* Worker 0 is lost before server 1 has its values: all servers take those of
 	 * worker 1, and what server 1 says about worker 0 counts no more. */
-	tern_peer_free(g[0].v.peer);
-	give_all(&rig, &g[1]);
-	while (rig.server->given.state != GIVEN_HERE)
-		step(&rig);
+	lose_worker_0(&rig, g);
 	say_given(&second, 0);
-	run_a_while(&rig);
-	assert_false(g[1].came || second.begins);
-	say_given(&second, 1);
-	run_until(&rig, &second.begins);
-	check_version(&rig, &g[1], 1);
-	close_two(&rig, g);
+	check_values_of_worker_1_count(&rig, g, &second);
 }
 
 /* Server 1 has the values of worker 0, and server 0 has only those of worker 1. */
@@ -417,16 +430,8 @@ static void test_values_of_a_lost_worker_count_no_more(void **state)
 	run_until(&rig, &g[0].v.gives);
 	say_given(&second, 0);
 	run_until(&rig, &rig.server->given.has[1]);
-	tern_peer_free(g[0].v.peer);
-	give_all(&rig, &g[1]);
-	while (rig.server->given.state != GIVEN_HERE)
-		step(&rig);
-	run_a_while(&rig);
-	assert_false(g[1].came || second.begins);
-	say_given(&second, 1);
-	run_until(&rig, &second.begins);
-	check_version(&rig, &g[1], 1);
-	close_two(&rig, g);
+	lose_worker_0(&rig, g);
+	check_values_of_worker_1_count(&rig, g, &second);
 }
 
 static void test_a_report_that_cannot_be_ends_the_job(void **state)

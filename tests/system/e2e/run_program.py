@@ -88,7 +88,7 @@ def stdin_is_empty_and_signals_are_as_usual():
     script = ("import signal, sys\n"
               "print(repr(sys.stdin.read()), [int(s) for s in signal.Signals "
               "if signal.getsignal(s) == signal.SIG_IGN and s not in (signal.SIGPIPE, signal.SIGXFSZ)])\n")
-    # What is started with nohup(1) goes on ignoring SIGHUP, and what a shell starts in the background SIGQUIT.
+    # A program that is started with nohup(1) ignores SIGHUP, and one that a shell starts in the background SIGQUIT.
     ignored = [int(s) for s in (signal.SIGHUP, signal.SIGQUIT) if signal.getsignal(s) == signal.SIG_IGN]
     assert lines(python(script), 0) == [f"'' {ignored}"]
     # Python itself ignores SIGPIPE: a shell's `yes` ends by it.
