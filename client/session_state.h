@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A session, for its two files: session_start.c (tensors, the job, the start) and
+ * session.c (slots and the end). */
+#ifndef TERN_CLIENT_SESSION_STATE_H
+#define TERN_CLIENT_SESSION_STATE_H
+
+#include <tern/train.h>
+
+#include "client/compute.h"
+#include "client/verify.h"
+#include "kernels/kernels.h"
+#include "ps/job.h"
+
+struct tern_slot {
+	struct tern_session *session;
+	struct tern_work *work; /* NULL: the worker has begun no slot */
+	bool held;              /* the program holds the slot */
+	bool revoked;
+	bool *pushed;     /* one entry per tensor, by id */
+	uint32_t pushing; /* number of tensors that are reserved */
+};
+
+struct tern_session {
+	struct tern_session_opts opts;
+	struct tern_context *ctx;
+	struct tern_computer computer;
+	struct tern_worker *worker; /* NULL: not started */
+	/* The tensors in job.params are in the order of their names from the start on, so
+	 * that workers agree however they declare them; params_of[id] is the tensor's
+	 * place there. */
+	struct tern_ps_job job;
+	uint32_t *params_of, tensor_room;
+	/* By id: the rule of a tensor that has one of its own. */
+	struct tensor_rule {
+		bool given;
+		struct tern_optimizer rule;
+	} * rules_of;
+	/* By id: the program's values of a given tensor, until the start. */
+	const float **values_of;
+	struct tern_slot slot;
+	struct verify verify; /* the slots that are computed twice */
+	uint32_t index;       /* which worker this is */
+	/* All steps are done: these are the parameters. */
+	const struct tern_buf *final;
+	struct tern_evaluation *evaluation; /* this worker is the finisher */
+	/* The job is complete, and its memory is its own; before that, the tensors' names
+	 * are the session's. */
+	bool settled;
+	bool started, ended;
+	int status; /* if `ended` */
+	char end_text[512];
+	char text[600]; /* what went wrong in the last call that failed */
+};
+
+/* Sets the text of the session. Returns `status`. */
+int session_complain(struct tern_session *s, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Returns tensor `id` of the job. NULL: there is no such tensor, or the session has not
+ * started. */
+const struct tern_param *session_param(const struct tern_session *s, uint32_t id);
+
+/* Frees the names of the tensors that the program has declared. */
+void session_forget_tensors(struct tern_session *s);
+
+/* Makes the worker, which joins the job. `given`: as in struct tern_worker_opts. */
+int session_join(struct tern_session *s, const float *const *given);
+
+#endif
