@@ -22,6 +22,13 @@
  * have no effect meanwhile, so it need not know that the work was revoked. It must have
  * ended the work before tern_worker_free() is called.
  *
+ * Before that, the worker may announce a work: it has computed its slots of a version, and
+ * the next version is arriving. The computer may read what is here of it, and so begin the
+ * computation; nothing can be sent yet, and the work has no gradient. The announcement
+ * ends with the next begin(), or with announce(NULL). If that begin() is about another slot
+ * or version, what was computed is of no use: after a loss, the worker may have to compute
+ * a slot of the older version first.
+ *
  * A computer cannot give back a single slot: a gradient that the servers were told to
  * expect is always sent. tern_work_fail() gives all slots of this worker to other
  * workers, and so does tern_worker_ask_to_leave().
@@ -78,6 +85,12 @@ struct tern_evaluation {
 struct tern_computer;
 
 struct tern_computer_ops {
+	/* Announces a work, which the computer does not hold; its `gradient` is NULL. With
+	 * NULL: the work that was announced will not be begun. NULL: the computer does not
+	 * want to know. */
+	void (*announce)(struct tern_computer *computer, const struct tern_work *work);
+	/* More parameters of the announced work are here. May be NULL. */
+	void (*arrived)(struct tern_computer *computer);
 	/* The computer holds the work from now on. It holds no other work then, except
 	 * revoked work. */
 	void (*begin)(struct tern_computer *computer, struct tern_work *work);
@@ -117,6 +130,13 @@ struct tern_computer {
  * to one step of one worker). Any thread may call this while the computer holds the
  * work. */
 uint64_t tern_work_record(const struct tern_work *work, uint32_t j);
+
+/* True if elements first to first + count - 1 of the parameters of an announced work are
+ * here. They then stay as they are, as those of a work that the computer holds. */
+bool tern_work_is_here(const struct tern_work *work, uint64_t first, uint64_t count);
+
+/* The announced work cannot be computed: as tern_work_fail(). */
+void tern_work_refuse(const struct tern_work *work, int status, const char *text);
 
 /* Elements first to first + count - 1 of the gradient are final: the worker may send them.
  * The calls for one slot must cover each element exactly once. */

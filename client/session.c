@@ -50,6 +50,16 @@ static void offer(struct tern_session *s)
 	tell(s);
 }
 
+/* The worker begins a work after it has announced one, which the program may hold. */
+static void begin_early(struct tern_slot *slot)
+{
+	if (!slot->held)
+		return;
+	slot->revoked = slot->work->version != slot->now.version ||
+			slot->work->slot != slot->now.slot;
+	slot->early = slot->revoked;
+}
+
 static void on_begin(struct tern_computer *computer, struct tern_work *work)
 {
 	struct tern_session *s = of_computer(computer);
@@ -57,7 +67,34 @@ static void on_begin(struct tern_computer *computer, struct tern_work *work)
 	tern_assert(!s->slot.work);
 	s->slot.work = work;
 	verify_begin(&s->verify);
-	offer(s);
+	if (s->slot.ahead)
+		begin_early(&s->slot);
+	s->slot.ahead = NULL;
+	if (!s->slot.held)
+		offer(s);
+	else
+		tell(s);
+}
+
+static void on_announce(struct tern_computer *computer, const struct tern_work *work)
+{
+	struct tern_session *s = of_computer(computer);
+
+	if (!s->early)
+		return;
+	s->slot.ahead = work;
+	if (work) {
+		tern_assert(!s->slot.held);
+		offer(s);
+	} else {
+		s->slot.revoked = s->slot.held;
+		tell(s);
+	}
+}
+
+static void on_arrived(struct tern_computer *computer)
+{
+	tell(of_computer(computer));
 }
 
 static void on_revoke(struct tern_computer *computer, struct tern_work *work)
@@ -65,7 +102,7 @@ static void on_revoke(struct tern_computer *computer, struct tern_work *work)
 	struct tern_session *s = of_computer(computer);
 
 	tern_assert(s->slot.work == work);
-	if (s->slot.held) {
+	if (s->slot.held && !s->slot.early) {
 		s->slot.revoked = true;
 	} else {
 		s->slot.work = NULL;
@@ -164,7 +201,9 @@ static int read_servers(struct tern_ps_job *job, const char *join)
 int tern_session_new_sized(struct tern_context *ctx, const struct tern_session_opts *opts,
 	size_t opts_bytes, struct tern_session **out)
 {
-	static const struct tern_computer_ops ops = {.begin = on_begin,
+	static const struct tern_computer_ops ops = {.announce = on_announce,
+		.arrived = on_arrived,
+		.begin = on_begin,
 		.revoke = on_revoke,
 		.complete = on_complete,
 		.evaluate = on_evaluate};
@@ -253,15 +292,18 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 		return session_complain(s, -ENODATA, "all steps are done");
 	if (s->ended)
 		return how_it_ended(s);
-	if (!slot->work)
+	if (!slot->work && !slot->ahead)
 		return -EAGAIN;
 	slot->held = true;
-	own = (struct tern_slot_info){.step = slot->work->version,
-		.slot = slot->work->slot,
-		.batch = s->job.records ? slot->work->batch : 0,
+	slot->early = !slot->work;
+	slot->now = slot->early ? *slot->ahead : *slot->work;
+	own = (struct tern_slot_info){.step = slot->now.version,
+		.slot = slot->now.slot,
+		.batch = s->job.records ? slot->now.batch : 0,
 		.seed = tern_rng_at(
-			s->job.seed, SEED_STREAM, slot->work->version, slot->work->slot),
-		.repeated = s->verify.phase == VERIFY_SECOND};
+			s->job.seed, SEED_STREAM, slot->now.version, slot->now.slot),
+		.repeated = !slot->early && s->verify.phase == VERIFY_SECOND,
+		.early = slot->early};
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
 	*out = slot;
@@ -270,9 +312,9 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 
 uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j)
 {
-	if (!slot->held || slot->work->record_count == 0 || j >= slot->work->batch)
+	if (!slot->held || slot->now.record_count == 0 || j >= slot->now.batch)
 		return UINT64_MAX;
-	return tern_work_record(slot->work, j);
+	return tern_work_record(&slot->now, j);
 }
 
 const struct tern_param *session_param(const struct tern_session *s, uint32_t id)
@@ -281,18 +323,57 @@ const struct tern_param *session_param(const struct tern_session *s, uint32_t id
 						       : NULL;
 }
 
+static int has_ended(const struct tern_slot *slot)
+{
+	return session_complain(slot->session, -EINVAL, "the slot has ended");
+}
+
+static int is_unknown(const struct tern_slot *slot, uint32_t id)
+{
+	return session_complain(slot->session, -EINVAL, "tensor %u: expected 0 to %u", id,
+		slot->session->job.param_count - 1);
+}
+
+/* True if the parameters of elements first to first + count - 1 are here. */
+static bool is_here(const struct tern_slot *slot, uint64_t first, uint64_t count)
+{
+	return !slot->early ||
+	       (slot->ahead && tern_work_is_here(slot->ahead, first, count));
+}
+
+int tern_slot_is_here(const struct tern_slot *slot, uint32_t id)
+{
+	const struct tern_param *p = session_param(slot->session, id);
+
+	if (!slot->held)
+		return has_ended(slot);
+	if (!p && id != TERN_ALL_TENSORS)
+		return is_unknown(slot, id);
+	if (!slot->early || (p && is_here(slot, p->first, p->count)))
+		return 0;
+	return slot->revoked
+		       ? session_complain(slot->session, -ECANCELED,
+				 "the slot was revoked before all of its parameters "
+				 "were here")
+		       : -EAGAIN;
+}
+
 const float *tern_slot_param(const struct tern_slot *slot, uint32_t id)
 {
 	const struct tern_param *p = session_param(slot->session, id);
 
-	return p && slot->held ? tern_vector(slot->work->params) + p->first : NULL;
+	if (!p || !slot->held || !is_here(slot, p->first, p->count))
+		return NULL;
+	return tern_vector(slot->now.params) + p->first;
 }
 
 float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id)
 {
 	const struct tern_param *p = session_param(slot->session, id);
 
-	return p && slot->held ? tern_vector(slot->work->gradient) + p->first : NULL;
+	if (!p || !slot->held || slot->early)
+		return NULL;
+	return tern_vector(slot->work->gradient) + p->first;
 }
 
 struct tern_worker *session_worker(const struct tern_session *s)
@@ -303,11 +384,6 @@ struct tern_worker *session_worker(const struct tern_session *s)
 struct tern_session *session_of_slot(const struct tern_slot *slot)
 {
 	return slot->session;
-}
-
-static int has_ended(const struct tern_slot *slot)
-{
-	return session_complain(slot->session, -EINVAL, "the slot has ended");
 }
 
 /* Checks that the program may end the slot now. */
@@ -321,6 +397,16 @@ static int check_end(const struct tern_slot *slot)
 	return 0;
 }
 
+/* An early slot that was revoked has ended: the worker may have begun another one
+ * meanwhile. */
+static int end_early(struct tern_slot *slot)
+{
+	slot->held = slot->early = false;
+	if (slot->work)
+		offer(slot->session);
+	return 0;
+}
+
 int session_reserve(struct tern_slot *slot, uint32_t id)
 {
 	struct tern_session *s = slot->session;
@@ -329,8 +415,9 @@ int session_reserve(struct tern_slot *slot, uint32_t id)
 	if (!slot->held)
 		return has_ended(slot);
 	if (!p)
-		return session_complain(s, -EINVAL, "tensor %u: expected 0 to %u", id,
-			s->job.param_count - 1);
+		return is_unknown(slot, id);
+	if (slot->early && !slot->revoked)
+		return -EAGAIN;
 	if (slot->pushed[id])
 		return session_complain(s, -EALREADY,
 			"tensor %s was pushed before in this slot", p->name);
@@ -343,6 +430,8 @@ void session_take(struct tern_slot *slot, uint32_t id, const float *from)
 {
 	struct tern_session *s = slot->session;
 
+	if (slot->early)
+		return;
 	verify_take(&s->verify, id, tern_slot_gradient(slot, id), from,
 		session_param(s, id)->count * sizeof(*from));
 }
@@ -357,7 +446,7 @@ void session_pushed(struct tern_slot *slot, uint32_t id)
 	const struct tern_param *p = session_param(slot->session, id);
 
 	slot->pushing--;
-	if (!session_verifies(slot))
+	if (!slot->early && !session_verifies(slot))
 		tern_work_final(slot->work, p->first, p->count);
 }
 
@@ -428,6 +517,8 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 
 	if (r < 0)
 		return r;
+	if (slot->early)
+		return slot->revoked ? end_early(slot) : -EAGAIN;
 	for (uint32_t id = 0; id < s->job.param_count; id++) {
 		if (slot->pushed[id])
 			continue;
@@ -450,8 +541,13 @@ int tern_slot_fail(struct tern_slot *slot, const char *text)
 
 	if (r < 0)
 		return r;
-	tern_work_fail(let_go(slot), -ECANCELED, text);
-	return 0;
+	if (!slot->early) {
+		tern_work_fail(let_go(slot), -ECANCELED, text);
+		return 0;
+	}
+	if (!slot->revoked)
+		tern_work_refuse(slot->ahead, -ECANCELED, text);
+	return end_early(slot);
 }
 
 bool tern_slot_is_revoked(const struct tern_slot *slot)

@@ -281,6 +281,7 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	job->data = o->data;
 	job->clip_norm = o->clip_norm;
 	s->index = o->index;
+	s->early = o->early;
 	s->verify.left = slots_to_verify(o);
 	if (o->index >= o->workers)
 		return session_complain(s, -EINVAL,

@@ -11,10 +11,26 @@
 #include "kernels/kernels.h"
 #include "ps/job.h"
 
+/*
+ * The slot of a session.
+ *
+ *     IDLE --on_begin()--> OFFERED --next()--> HELD --end or fail--> IDLE
+ *       |                                       ^
+ *       +--on_announce()--> ANNOUNCED           | on_begin() of this work
+ *                               +---next()--> EARLY
+ *
+ * EARLY: `held` and `early`. If the announcement is taken back, an early slot is revoked:
+ * the program ends it, and the worker's next slot is offered after that.
+ */
 struct tern_slot {
 	struct tern_session *session;
 	struct tern_work *work; /* NULL: the worker has begun no slot */
-	bool held;              /* the program holds the slot */
+	/* The work that the worker has announced, and will begin next; NULL: none. */
+	const struct tern_work *ahead;
+	/* The program holds a slot: `now` is its work, and does not change. */
+	bool held;
+	struct tern_work now;
+	bool early; /* the program holds it since its announcement */
 	bool revoked;
 	bool *pushed;     /* one entry per tensor, by id */
 	uint32_t pushing; /* number of tensors that are reserved */
@@ -40,6 +56,7 @@ struct tern_session {
 	struct tern_slot slot;
 	struct verify verify; /* the slots that are computed twice */
 	uint32_t index;       /* which worker this is */
+	bool early;           /* slots are given out when they are announced */
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
 	struct tern_evaluation *evaluation; /* this worker is the finisher */

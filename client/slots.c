@@ -22,11 +22,11 @@
 
 /* Returns a number that is unique for each gradient of the job. In async mode a worker
  * computes one gradient in each of its steps, and `slot` is not used. */
-static uint64_t slot_id(const struct tern_worker *w, uint32_t slot)
+static uint64_t slot_id(const struct tern_worker *w, uint32_t slot, uint64_t version)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
-		return w->version * w->job.workers + w->opts.index;
-	return w->version * w->job.slots + slot;
+		return version * w->job.workers + w->opts.index;
+	return version * w->job.slots + slot;
 }
 
 static void part_sent(struct tern_req *req)
@@ -53,8 +53,9 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 	struct gradient_part *part = &room->parts[chunk];
 	struct tern_tensor tensor = {
 		.buf = room->gradient, .shape = tern_shape_1d(TERN_F32, c->count)};
-	uint64_t step =
-		w->job.mode == TERN_MODE_ASYNC ? w->version : slot_id(w, room->slot);
+	uint64_t step = w->job.mode == TERN_MODE_ASYNC
+				? w->version
+				: slot_id(w, room->slot, w->version);
 
 	tensor.buf.offset += c->first * sizeof(float);
 	tensor.buf.bytes = c->count * sizeof(float);
@@ -140,10 +141,12 @@ void tern_work_end(struct tern_work *work, double loss)
 	}
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_loss = w->step_slots++ == 0 ? loss : w->step_loss + loss;
-	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w))
+	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w)) {
 		versions_complete(w, w->version + 1);
-	else
-		slots_run(w);
+		return;
+	}
+	slots_run(w);
+	ahead_run(w);
 }
 
 void tern_work_fail(struct tern_work *work, int status, const char *text)
@@ -179,6 +182,18 @@ static struct slot *next_slot(struct tern_worker *w)
 	return next;
 }
 
+void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version,
+	struct tern_work *work)
+{
+	*work = (struct tern_work){.version = version,
+		.slot = slot,
+		.batch = w->job.batch,
+		.params = &w->w[version & 1],
+		.seed = w->job.seed,
+		.record_count = w->job.records,
+		.first = slot_id(w, slot, version) * w->job.batch};
+}
+
 static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 {
 	if (!slot->taken)
@@ -187,19 +202,14 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	room->version = w->version;
 	room->slot = slot->number;
 	room->wanted = false;
-	room->work = (struct tern_work){.version = w->version,
-		.slot = slot->number,
-		.batch = w->job.batch,
-		.params = versions_current(w),
-		.gradient = &room->gradient,
-		.is_new_memory = !room->used,
-		.seed = w->job.seed,
-		.record_count = w->job.records,
-		.first = slot_id(w, slot->number) * w->job.batch};
+	slots_describe(w, slot->number, w->version, &room->work);
+	room->work.gradient = &room->gradient;
+	room->work.is_new_memory = !room->used;
 	room->used = true;
 	w->slot = slot;
 	w->room = room;
 	w->computing = true;
+	w->is_ahead = false;
 	ready_begin(&w->ready);
 	enter(room, ROOM_COMPUTING);
 	w->opts.computer->ops->begin(w->opts.computer, &room->work);
@@ -238,6 +248,7 @@ void slots_run(struct tern_worker *w)
 
 void slots_revoke(struct tern_worker *w)
 {
+	ahead_cancel(w);
 	if (!w->computing)
 		return;
 	w->computing = false;

@@ -99,6 +99,8 @@ static void arrived(struct tern_req *req)
 		return;
 	}
 	w->byte_count += req->bytes;
+	part->is_here = true;
+	ahead_arrived(w);
 	/* The whole next version may be here before the computer has ended a slot whose
 	 * gradient was already sent: then tern_work_end() completes the version. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&
@@ -121,6 +123,7 @@ void versions_receive(struct tern_worker *w, uint64_t version)
 		part->worker = w;
 		part->parity = parity;
 		part->version = version;
+		part->is_here = false;
 		part->req.done = arrived;
 		part->req.arg = part;
 		room.offset += c->first * sizeof(float);

@@ -6,6 +6,7 @@
  *     versions.c  parameters: two buffers, one in use, one being received
  *     give.c      initial values that this worker has, and gives to the servers
  *     slots.c     gradients: begun slot by slot, sent while they are computed
+ *     ahead.c     the next slot, while its parameters arrive
  *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
  *     rooms.c     the buffers for gradients ("rooms"), at most two
@@ -63,6 +64,7 @@ struct version_part { /* a chunk of a version being received */
 	struct tern_worker *worker;
 	uint64_t version;
 	unsigned parity;
+	bool is_here; /* it has been received */
 };
 
 struct gradient_part { /* a chunk of a gradient being sent */
@@ -155,6 +157,11 @@ struct tern_worker {
 	struct slot *slot;
 	struct room *room;
 	struct ready ready;
+
+	/* ahead.c: a slot is announced to the computer, and which one. */
+	bool is_ahead;
+	struct tern_work ahead;
+
 	double step_loss; /* sum over `step_slots` slots */
 	uint32_t step_slots;
 	double losses[WORKER_LOSS_WINDOW], first_loss;
@@ -253,6 +260,17 @@ void slots_revoke(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
+
+/* Sets *work to what the computer is to compute for the slot, without a gradient. */
+void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version,
+	struct tern_work *work);
+
+/* ahead.c */
+/* Announces the next slot to the computer, if it is time. Called when a slot was
+ * computed. */
+void ahead_run(struct tern_worker *w);
+void ahead_arrived(struct tern_worker *w); /* a chunk of a version was received */
+void ahead_cancel(struct tern_worker *w);  /* the announced slot will not be begun */
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With

@@ -243,11 +243,49 @@ int tern_shared_next_sized(struct tern_shared *shared, struct tern_session *s,
 	return 0;
 }
 
+struct slot_waiter {
+	struct shared_waiter waiter;
+	const struct tern_slot *slot;
+	uint32_t id;
+};
+
+static bool is_here(struct shared_waiter *waiter)
+{
+	struct slot_waiter *w = tern_container_of(waiter, struct slot_waiter, waiter);
+
+	return tern_slot_is_here(w->slot, w->id) != -EAGAIN;
+}
+
+/* Takes the lock, when the tensor is here or will not come. */
+static int enter_here(struct tern_shared *shared, const struct tern_slot *slot,
+	uint32_t id, uint64_t timeout_ns)
+{
+	struct slot_waiter w = {.waiter.is_answered = is_here, .slot = slot, .id = id};
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	r = shared_wait_for(shared, &w.waiter, timeout_ns);
+	if (r < 0)
+		shared_leave(shared);
+	return r;
+}
+
+int tern_shared_await(struct tern_shared *shared, const struct tern_slot *slot,
+	uint32_t id, uint64_t timeout_ns)
+{
+	int r = enter_here(shared, slot, id, timeout_ns);
+
+	if (r < 0)
+		return r;
+	return leave(shared, session_of_slot(slot), tern_slot_is_here(slot, id));
+}
+
 int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_t id,
 	const float *from)
 {
 	struct tern_session *s = session_of_slot(slot);
-	int r = shared_enter(shared);
+	int r = enter_here(shared, slot, TERN_ALL_TENSORS, TERN_NEVER);
 
 	if (r < 0)
 		return r;
@@ -266,25 +304,19 @@ int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_
 	return leave(shared, s, r);
 }
 
-struct slot_waiter {
-	struct shared_waiter waiter;
-	const struct tern_slot *slot;
-};
-
 static bool is_quiet(struct shared_waiter *waiter)
 {
 	return !session_is_pushing(
 		tern_container_of(waiter, struct slot_waiter, waiter)->slot);
 }
 
-/* Takes the lock, when no other thread copies a gradient of the slot any more. */
-static int enter_quiet(struct tern_shared *shared, const struct tern_slot *slot)
+/* Waits with the lock until no other thread copies a gradient of the slot any more. On an
+ * error it leaves. */
+static int wait_quiet(struct tern_shared *shared, const struct tern_slot *slot)
 {
 	struct slot_waiter w = {.waiter.is_answered = is_quiet, .slot = slot};
-	int r = shared_enter(shared);
+	int r = 0;
 
-	if (r < 0)
-		return r;
 	/* A wait ends before this thread has the lock again, so another push may have
 	 * begun. */
 	while (r == 0 && session_is_pushing(slot))
@@ -296,8 +328,10 @@ static int enter_quiet(struct tern_shared *shared, const struct tern_slot *slot)
 
 int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double loss)
 {
-	int r = enter_quiet(shared, slot);
+	int r = enter_here(shared, slot, TERN_ALL_TENSORS, TERN_NEVER);
 
+	if (r == 0)
+		r = wait_quiet(shared, slot);
 	if (r < 0)
 		return r;
 	return leave(shared, session_of_slot(slot), tern_slot_end(slot, loss));
@@ -305,8 +339,10 @@ int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double l
 
 int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const char *text)
 {
-	int r = enter_quiet(shared, slot);
+	int r = shared_enter(shared);
 
+	if (r == 0)
+		r = wait_quiet(shared, slot);
 	if (r < 0)
 		return r;
 	return leave(shared, session_of_slot(slot), tern_slot_fail(slot, text));

@@ -124,7 +124,14 @@ static inline int tern_shared_next(struct tern_shared *shared, struct tern_sessi
 	return tern_shared_next_sized(shared, s, slot, info, sizeof(*info), timeout_ns);
 }
 
-/* As the functions of the same names in <tern/train.h>. Several threads may push
+/* As tern_slot_is_here(), but waits until the tensor is here. While a slot is early, this
+ * function must return 0 before tern_slot_param() is called for the tensor, and before
+ * tern_slot_gradient() for all tensors. */
+TERN_API int tern_shared_await(struct tern_shared *shared, const struct tern_slot *slot,
+	uint32_t id, uint64_t timeout_ns);
+
+/* As the functions of the same names in <tern/train.h>, but a push and the end wait until
+ * the slot is no longer early. Several threads may push
  * different tensors of a slot at the same time; the end of the slot waits for these
  * calls, and what was not pushed by then counts as 0. tern_slot_param(),
  * tern_slot_gradient() and tern_slot_record() need no lock while the caller holds the

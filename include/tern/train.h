@@ -134,6 +134,11 @@ struct tern_job_opts {
 	 * count. If false, the servers refuse a worker whose values are not those of the
 	 * others, so the result does not depend on which workers live. */
 	bool init_from_first;
+	/* sync: tern_session_next() gives out the first slot of a step as soon as this worker
+	 * has computed its slots of the step before, while the parameters still arrive: an
+	 * early slot. tern_slot_is_here() says which are here. So a program can load its
+	 * records, and compute the first layers, meanwhile. Workers may differ in this. */
+	bool early;
 };
 
 struct tern_session_opts {
@@ -206,6 +211,7 @@ struct tern_slot_info {
 	/* The caller has computed this slot once before: all else is as it was then
 	 * (verify_first in struct tern_job_opts). */
 	bool repeated;
+	bool early; /* its parameters are not all here yet: see tern_slot_is_here() */
 };
 
 /*
@@ -233,19 +239,37 @@ static inline int tern_session_next(
  * slot has no such record. Any thread may call this while the caller holds the slot. */
 TERN_API uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j);
 
+/* For tern_slot_is_here(). */
+#define TERN_ALL_TENSORS UINT32_MAX
+
+/*
+ * For slots that may be early (`early` in struct tern_job_opts): whether the values of
+ * tensor `id` are here; with TERN_ALL_TENSORS: whether the slot is no longer early. Returns
+ * 0, or
+ *
+ * - -EAGAIN: not yet: event() says when to ask again;
+ * - -ECANCELED: they will not come, since the slot was revoked: the caller must end it, and
+ *   its result is not needed. Perhaps another slot comes first, since a worker was lost;
+ * - -EINVAL: there is no such tensor, or the caller does not hold the slot.
+ */
+TERN_API int tern_slot_is_here(const struct tern_slot *slot, uint32_t id);
+
 /* Returns the values of tensor `id`, in row-major order, aligned to 4 bytes; NULL: there
- * is no such tensor. They do not change while the caller holds the slot. */
+ * is no such tensor, or it is not here yet. They do not change while the caller holds the
+ * slot. */
 TERN_API const float *tern_slot_param(const struct tern_slot *slot, uint32_t id);
 
 /* Returns room for the gradient of tensor `id`, which the caller may fill until it pushes
- * the tensor; NULL: there is no such tensor. Its first contents are undefined. */
+ * the tensor; NULL: there is no such tensor, or the slot is early. Its first contents are
+ * undefined. */
 TERN_API float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id);
 
 /*
  * Hands over the gradient of tensor `id`: the mean over the slot's records. `from` is
  * copied; NULL: the gradient is in tern_slot_gradient(). It can be sent now, and cannot
  * be changed any more. (A slot that is computed twice is sent at its second end.)
- * -EINVAL: there is no such tensor; -EALREADY: it was pushed before.
+ * -EINVAL: there is no such tensor; -EALREADY: it was pushed before; -EAGAIN: the slot is
+ * early.
  */
 TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from);
 
@@ -254,7 +278,7 @@ TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *fr
  * number ends the job. The caller no longer holds the slot. If the slot is to be computed
  * twice, tern_session_next() gives it out again now, and the loss of the second time
  * counts; if the gradients differ then, the session ends. -EINVAL: the caller did not
- * hold the slot. */
+ * hold the slot; -EAGAIN: the slot is early. */
 TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the
@@ -263,7 +287,8 @@ TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
 
 /* True if the result of this slot is not needed any more: the job has ended, or goes on
- * without this worker. The functions above still work and have no effect; the caller must
+ * without this worker; or the slot was early, and another one must be computed before it.
+ * The functions above still work and have no effect; the caller must
  * still end the slot. */
 TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
 

@@ -23,3 +23,8 @@ class Timeout(Error, TimeoutError):
     """A call has waited for as long as the session's `timeout` allows. The session can still be used."""
 
     errno: int
+
+
+class Cancelled(Error):
+    """The parameters of this slot will not come, and nobody needs its result. `with slot:` ends it, and the loop over
+    the slots goes on."""

@@ -92,6 +92,8 @@ class Server:
 
     # ---- what the session calls ----
 
+    early = True
+
     def start(self) -> str:
         if self._arithmetic is not None:
             return self._arithmetic

@@ -330,20 +330,21 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 }
 
 /* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records,
- *       batch, data, verify_first, rule, (schedule, warmup, steps, factor), init_from_first) */
+ *       batch, data, verify_first, rule, (schedule, warmup, steps, factor), init_from_first,
+ *       early) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
 	unsigned long long staleness, steps, seed, records, data, warmup, schedule_steps;
 	long long verify_first;
 	PyObject *rule;
-	int mode, init_from_first, r;
+	int mode, init_from_first, early, r;
 
-	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)p", &job.workers, &job.index,
+	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)pp", &job.workers, &job.index,
 		    &mode, &staleness, &job.slots, &steps, &seed, &job.clip_norm,
 		    &job.arithmetic, &records, &job.batch, &data, &verify_first, &rule,
 		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor,
-		    &init_from_first) ||
+		    &init_from_first, &early) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
 	job.mode = (enum tern_train_mode)mode;
@@ -356,6 +357,7 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.schedule.warmup = warmup;
 	job.schedule.steps = schedule_steps;
 	job.init_from_first = init_from_first;
+	job.early = early;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));
 	/* After an error the library may be asked again, and reads the values then. */
 	if (r == 0)
@@ -527,6 +529,7 @@ static PyMethodDef session_methods[] = {
 	METHOD(push, METH_FASTCALL),
 	METHOD(end, METH_VARARGS),
 	METHOD(fail, METH_VARARGS),
+	METHOD(arrived, METH_VARARGS),
 	METHOD(revoked, METH_VARARGS),
 	METHOD(param, METH_VARARGS),
 	METHOD(finisher, METH_VARARGS),

@@ -114,6 +114,7 @@ PyObject *session_view(struct session *self, PyObject *args);
 PyObject *session_push(struct session *self, PyObject *const *args, Py_ssize_t count);
 PyObject *session_end(struct session *self, PyObject *args);
 PyObject *session_fail(struct session *self, PyObject *args);
+PyObject *session_arrived(struct session *self, PyObject *args);
 PyObject *session_revoked(struct session *self, PyObject *args);
 
 #endif

@@ -25,8 +25,8 @@ static bool holds(struct session *self, unsigned long long turn)
 	return false;
 }
 
-/* next(seconds) -> (turn, step, number, batch, seed, repeated), or False: all steps are done,
- * or None: not within that time */
+/* next(seconds) -> (turn, step, number, batch, seed, repeated, early), or False: all steps are
+ * done, or None: not within that time */
 PyObject *session_next(struct session *self, PyObject *args)
 {
 	struct tern_slot_info info;
@@ -53,9 +53,33 @@ PyObject *session_next(struct session *self, PyObject *args)
 		is_usable(self);
 		return NULL;
 	}
-	return Py_BuildValue("KKIIKN", self->turn, (unsigned long long)info.step,
+	return Py_BuildValue("KKIIKNN", self->turn, (unsigned long long)info.step,
 		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed,
-		PyBool_FromLong(info.repeated));
+		PyBool_FromLong(info.repeated), PyBool_FromLong(info.early));
+}
+
+/* arrived(turn, id or -1, seconds) -> True: the tensor, or the whole slot, is here; False: the
+ * slot was revoked before; None: not within that time */
+PyObject *session_arrived(struct session *self, PyObject *args)
+{
+	const struct tern_slot *slot;
+	unsigned long long turn;
+	double seconds;
+	int id, r;
+
+	if (!PyArg_ParseTuple(args, "Kid", &turn, &id, &seconds) || !holds(self, turn) ||
+		(id >= 0 && !is_tensor(self, (unsigned)id)))
+		return NULL;
+	slot = self->slot;
+	self->slot_users++;
+	BUSY(self, r = tern_shared_await(self->shared, slot,
+			   id < 0 ? TERN_ALL_TENSORS : (uint32_t)id, to_ns(seconds)));
+	self->slot_users--;
+	if (r == -ETIMEDOUT)
+		Py_RETURN_NONE;
+	if (r < 0 && r != -ECANCELED)
+		return raise_status(r);
+	return PyBool_FromLong(r == 0);
 }
 
 /* records(turn) -> bytes, with 8 for each record number */

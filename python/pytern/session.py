@@ -23,7 +23,7 @@ import numpy
 from numpy.typing import NDArray
 
 from . import _native
-from ._errors import Error, Timeout
+from ._errors import Cancelled, Error, Timeout
 from .rules import GIVEN, SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer, _number, zeros
 
 WAIT_S = 0.1  # longest wait without a look at signals
@@ -119,6 +119,8 @@ class Tensor:
 class Follower(Protocol):
     """What a part of the package for a framework, such as pytern.torch, does along with the session."""
 
+    early: bool  # enter() needs no parameters, so a slot may begin while they arrive
+
     def start(self) -> str:
         """Before the session joins the job. Returns what to add to `arithmetic`."""
         ...
@@ -149,20 +151,25 @@ class Slot:
     depends on. In sync mode the same step and number have the same records and seed, whichever worker computes them.
     `repeated`: this worker has computed the slot once before, and the gradients of the two times are compared: see
     `verify_first` of Session.
+
+    A slot may come while its parameters still arrive, so that the program can load its records meanwhile. Whoever reads
+    the values of a tensor waits for that tensor, and a push and the end of the block wait for all of them. If they will
+    not come, reading raises Cancelled, which `with slot:` catches.
     """
 
-    __slots__ = ("_session", "_native", "_turn", "_loss", "_records", "_values", "_ended", "step", "number", "batch",
-                 "seed", "repeated")
+    __slots__ = ("_session", "_native", "_turn", "_loss", "_records", "_values", "_entered", "_ended", "_early", "step",
+                 "number", "batch", "seed", "repeated")
 
     def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
-                 repeated: bool) -> None:
+                 repeated: bool, early: bool) -> None:
         self._session = session
         self._native = session._native
         self._turn = turn
         self._loss: float | None = None
         self._records: NDArray[numpy.uint64] | None = None
         self._values: dict[int, Floats] = {}
-        self._ended = False
+        self._entered = self._ended = False
+        self._early = early  # perhaps not all parameters are here
         self.step = step
         self.number = number
         self.batch = batch
@@ -188,6 +195,7 @@ class Slot:
     def __getitem__(self, w: Tensor) -> Floats:
         """The values of a tensor, as a read-only array. It keeps its values after the slot."""
         self._check(w)
+        self._await(w)
         values = self._values.get(w.id)
         if values is None or self._ended:
             values = self._values[w.id] = self._session._copy(self._turn, w)
@@ -197,12 +205,14 @@ class Slot:
         """The values of a tensor in the library's own memory, without a copy. After the end of the slot the array has
         other values, from some later version or a mixture of several."""
         self._check(w)
+        self._await(w)
         return numpy.asarray(self._native.view(self._turn, w.id))
 
     def push(self, w: Tensor, gradient: Any) -> None:
         """Hands over the gradient of a tensor: the mean over the slot's records. Takes anything with the buffer
         protocol or __array__. When it returns, the array can be changed again. Any thread may push."""
         self._check(w)
+        self._await_all()
         if not self._native.push(self._turn, w.id, gradient):
             self._native.push(self._turn, w.id, w._convert(gradient))
 
@@ -221,26 +231,44 @@ class Slot:
         if w._session is not self._session:
             raise ValueError(f"tensor {w.name} belongs to another session")
 
+    def _await(self, w: Tensor) -> None:
+        """Waits until the values of the tensor are here. They may never come, which only `with slot:` can handle."""
+        if not self._entered:
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step}: the values of tensor {w.name} can be "
+                        "read inside `with slot:` only")
+        if self._early and not self._session._wait(lambda seconds: self._native.arrived(self._turn, w.id, seconds)):
+            raise Cancelled(-errno.ECANCELED, f"slot {self.number} of step {self.step} was revoked before its "
+                            "parameters were here: nobody needs its result")
+
+    def _await_all(self) -> None:
+        """Waits until all values are here, or will not come."""
+        if self._early:
+            self._session._wait(lambda seconds: self._native.arrived(self._turn, -1, seconds))
+            self._early = False
+
     def __enter__(self) -> "Slot":
         if self._ended:
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: it can be entered once")
+        self._entered = True
         for follower in self._session._followers:
             follower.enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+                 trace: TracebackType | None) -> bool:
         if self._session._is_elsewhere():
-            return
+            return False
         try:
             for follower in self._session._followers:
                 follower.leave(self, error is not None)
         except BaseException as late:
             self._fail(late)
             raise
-        if error is not None:
+        cancelled = isinstance(error, Cancelled) and self.revoked
+        if error is not None and not cancelled:
             self._fail(error)
-            return
+            return False
+        self._await_all()
         self._ended = True
         self._values.clear()
         if self._loss is None and not self.revoked:
@@ -249,6 +277,7 @@ class Slot:
                         "slot.loss(value) before the end of its block")
         else:
             self._native.end(self._turn, self._loss or 0.0)
+        return cancelled
 
     def _fail(self, error: BaseException) -> None:
         self._ended = True
@@ -349,7 +378,7 @@ class Session:
     def slots(self) -> Iterator[Slot]:
         """The slots of this worker, until all steps are done. The first call joins the job."""
         if not self._started:
-            job: list[Any] = list(self._job)
+            job: list[Any] = [*self._job, all(follower.early for follower in self._followers)]
             job[ARITHMETIC] = "; ".join(filter(None, [job[ARITHMETIC], *(f.start() for f in self._followers)]))
             with _arguments():
                 self._native.start(*job)

@@ -73,6 +73,7 @@ struct trainer {
 	uint32_t ids[TENSORS];
 	uint64_t fail_at; /* it fails in this step; UINT64_MAX: in none */
 	bool fickle;      /* it computes other gradients the second time */
+	bool early;       /* it takes slots whose parameters are not all here */
 	int64_t verify_first;
 	unsigned repeated;          /* slots that it has computed twice */
 	struct tern_slot_info last; /* the slot that it has computed last */
@@ -138,7 +139,8 @@ static void open_trainer(struct trainer *t)
 		.seed = 1,
 		.rule = {.name = "sgd", .lr = 0.5},
 		.arithmetic = "exact",
-		.verify_first = t->verify_first};
+		.verify_first = t->verify_first,
+		.early = t->early};
 
 	t->wrong += tern_shared_new(NULL, &t->shared) < 0;
 	t->wrong += tern_shared_session(t->shared,
@@ -192,14 +194,14 @@ static void end_trainer(struct trainer *t)
 	t->status = tern_shared_ended(t->shared, t->session, LIMIT);
 }
 
-static void *train(void *arg)
+/* Trains until the end. */
+static void *go_on(void *arg)
 {
 	struct trainer *t = arg;
 	struct tern_slot_info info;
 	struct tern_slot *slot;
 	int r;
 
-	open_trainer(t);
 	while ((r = tern_shared_next(t->shared, t->session, &slot, &info, LIMIT)) == 0) {
 		t->wrong += tern_shared_finisher(t->shared, t->session, LIMIT) != -EBUSY;
 		count_slot(t, &info);
@@ -214,6 +216,12 @@ static void *train(void *arg)
 		end_trainer(t);
 	tern_shared_free(t->shared);
 	return NULL;
+}
+
+static void *train(void *arg)
+{
+	open_trainer(arg);
+	return go_on(arg);
 }
 
 static void run_job(struct trainer *trainers, unsigned workers, unsigned servers)
@@ -252,7 +260,8 @@ static void check(const struct trainer *t)
 static void test_sessions_train_from_many_threads(void **state)
 {
 	struct trainer trainers[3] = {{.fail_at = UINT64_MAX, .verify_first = 3},
-		{.fail_at = UINT64_MAX, .verify_first = -1}, {.fail_at = UINT64_MAX}};
+		{.fail_at = UINT64_MAX, .early = true, .verify_first = -1},
+		{.fail_at = UINT64_MAX, .early = true}};
 
 	(void)state;
 	run_job(trainers, 3, 2);
@@ -267,7 +276,8 @@ static void test_sessions_train_from_many_threads(void **state)
 
 static void test_a_worker_that_fails_is_replaced(void **state)
 {
-	struct trainer trainers[2] = {{.fail_at = 7}, {.fail_at = UINT64_MAX}};
+	struct trainer trainers[2] = {
+		{.fail_at = 7, .early = true}, {.fail_at = UINT64_MAX, .early = true}};
 
 	(void)state;
 	run_job(trainers, 2, 1);
@@ -276,6 +286,110 @@ static void test_a_worker_that_fails_is_replaced(void **state)
 	assert_int_equal(trainers[0].status, -ECANCELED);
 	assert_string_equal(trainers[0].text, "ValueError: it was asked to");
 }
+
+/* ---- early slots ---- */
+
+struct early {
+	struct served served;
+	struct trainer trainers[2];
+	struct tern_slot *slot;
+};
+
+static void compute_next(struct trainer *t, uint64_t step, uint32_t number)
+{
+	struct tern_slot_info info;
+	struct tern_slot *slot;
+
+	assert_int_equal(tern_shared_next(t->shared, t->session, &slot, &info, LIMIT), 0);
+	assert_int_equal(info.step, step);
+	assert_int_equal(info.slot, number);
+	compute(t, slot, &info);
+}
+
+/* Worker 0 has computed its slots of the first step, and holds one of the second. */
+static void begin_early(struct early *e)
+{
+	struct trainer *t = e->trainers;
+	struct tern_slot_info info;
+
+	*e = (struct early){0};
+	start_serving(&e->served, 1);
+	for (unsigned i = 0; i < 2; i++) {
+		t[i] = (struct trainer){.served = &e->served,
+			.index = i,
+			.workers = 2,
+			.fail_at = UINT64_MAX,
+			.early = i == 0,
+			.verify_first = -1};
+		open_trainer(&t[i]);
+	}
+	compute_next(&t[0], 0, 0);
+	compute_next(&t[0], 0, 2);
+	assert_int_equal(
+		tern_shared_next(t->shared, t->session, &e->slot, &info, LIMIT), 0);
+	assert_true(info.early);
+	assert_int_equal(info.step, 1);
+	assert_int_equal(info.slot, 0);
+	assert_int_equal(tern_shared_await(t->shared, e->slot, t->ids[1], 0), -ETIMEDOUT);
+	assert_int_equal(tern_shared_await(t->shared, e->slot, TENSORS, 0), -EINVAL);
+}
+
+static void end_early(struct early *e, unsigned workers)
+{
+	for (unsigned i = 0; i < workers; i++)
+		assert_int_equal(pthread_create(&e->trainers[i].thread, NULL, go_on,
+					 &e->trainers[i]),
+			0);
+	for (unsigned i = 0; i < workers; i++)
+		pthread_join(e->trainers[i].thread, NULL);
+	end_serving(&e->served);
+	for (unsigned i = 0; i < workers; i++)
+		check(&e->trainers[i]);
+}
+
+static void test_an_early_slot_has_its_parameters_when_all_slots_are_computed(
+	void **state)
+{
+	struct tern_slot_info info = {.step = 1, .slot = 0};
+	struct trainer *t;
+	struct early e;
+
+	(void)state;
+	begin_early(&e);
+	t = e.trainers;
+	compute_next(&t[1], 0, 1);
+	compute_next(&t[1], 0, 3);
+	assert_int_equal(tern_shared_await(t->shared, e.slot, t->ids[1], LIMIT), 0);
+	assert_true(tern_slot_param(e.slot, t->ids[1])[counts[1] - 1] == -0.625f);
+	compute(t, e.slot, &info);
+	end_early(&e, 2);
+}
+
+static void test_an_early_slot_is_revoked_when_another_one_comes_before_it(void **state)
+{
+	struct tern_slot_info info = {.step = 1, .slot = 0};
+	struct tern_slot *slot;
+	struct trainer *t;
+	struct early e;
+
+	(void)state;
+	begin_early(&e);
+	t = e.trainers;
+	assert_int_equal(
+		tern_shared_next(t[1].shared, t[1].session, &slot, NULL, LIMIT), 0);
+	assert_int_equal(tern_shared_fail(t[1].shared, slot, "it was asked to"), 0);
+	assert_int_equal(
+		tern_shared_await(t->shared, e.slot, t->ids[1], LIMIT), -ECANCELED);
+	assert_string_equal(tern_shared_text(),
+		"the slot was revoked before all of its parameters were here");
+	compute(t, e.slot, &info); /* has no effect */
+	compute_next(t, 0, 1);
+	compute_next(t, 0, 3);
+	tern_shared_free(t[1].shared);
+	end_early(&e, 1);
+}
+
+/* ---- programs that are not deterministic ---- */
 
 static void test_a_worker_that_is_not_deterministic_is_named_and_replaced(void **state)
 {
@@ -744,6 +858,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sessions_train_from_many_threads),
 		cmocka_unit_test(test_a_worker_that_fails_is_replaced),
+		cmocka_unit_test(
+			test_an_early_slot_has_its_parameters_when_all_slots_are_computed),
+		cmocka_unit_test(
+			test_an_early_slot_is_revoked_when_another_one_comes_before_it),
 		cmocka_unit_test(
 			test_a_worker_that_is_not_deterministic_is_named_and_replaced),
 		cmocka_unit_test(test_the_environment_says_how_many_slots_are_verified),

@@ -81,6 +81,45 @@ def every_optimizer_descends_in_all_modes():
                 job.end()
 
 
+# Worker 1 is slow in steps 3 and 6, so worker 0 has the slots of steps 4 and 7 before their parameters. In step 6 worker 1
+# raises after that, and worker 0 has to compute its slot before step 7.
+EARLY = """
+import os
+import time
+import pytern
+early, cancelled = [], []
+with pytern.Session(steps=10, slots=2, verify_first=0, optimizer=pytern.SGD(lr=0.1)) as s:
+    w = s.tensor("w", (5, 3), pytern.uniform(1))
+    for slot in s.slots():
+        early += [slot.step] * slot._early
+        with slot:
+            if os.environ["TERN_INDEX"] == "1" and slot.step in (3, 6):
+                time.sleep(0.5)
+                assert slot.step == 3, "no luck"
+            try:
+                slot.push(w, slot[w] * (slot.number + 1))
+            except pytern.Cancelled:
+                cancelled.append(slot.step)
+                raise
+            slot.loss(0)
+    print({4, 7} <= set(early), cancelled)
+    print(w.value.tobytes().hex())
+    s.finisher()
+"""
+
+
+def a_slot_begins_while_its_parameters_arrive_and_is_cancelled_when_another_one_comes_first():
+    with Job(1) as job:
+        alone = job.worker(0, "-c", EARLY)
+        job.end()
+    with Job(2) as job:
+        both = [job.worker(i, "-c", EARLY) for i in range(2)]
+        job.workers.pop(1).end(1)
+        job.end()
+    assert "no luck" in both[1].error(), both[1].said()
+    assert both[0].lines[:2] == ["True [7]", alone.lines[1]], (both[0].said(), alone.lines)
+
+
 def write_secret(name, text):
     path = SCRATCH / name
     path.write_text(text)
@@ -353,6 +392,7 @@ def workers_that_describe_other_jobs_are_refused():
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
     every_optimizer_descends_in_all_modes,
+    a_slot_begins_while_its_parameters_arrive_and_is_cancelled_when_another_one_comes_first,
     the_secret_of_a_file_lets_a_worker_in,
     exactly_one_worker_is_the_finisher,
     a_worker_that_does_not_ask_for_the_finisher_ends_with_the_job,

@@ -72,12 +72,12 @@ def work(out, how, index=None):
         bias, weights = session.tensor("bias", 1), session.tensor("weights", WIDTH, tern.normal(0.1))
         before = None
         for slot in session.slots():
-            given = slot.step, slot.number, slot.seed, slot.records.tobytes(), slot[weights].tobytes()
-            if slot.repeated:
-                assert given == before
-                repeated.append((slot.step, slot.number))
-            before = None if slot.repeated else given
             with slot:
+                given = slot.step, slot.number, slot.seed, slot.records.tobytes(), slot[weights].tobytes()
+                if slot.repeated:
+                    assert given == before
+                    repeated.append((slot.step, slot.number))
+                before = None if slot.repeated else given
                 program.compute(slot, bias, weights)
         print("repeated", len(repeated), flush=True)
         with session.finishing() as mine:

@@ -245,6 +245,8 @@ class Server:
 
     # ---- what the session calls ----
 
+    early = False  # the module computes with what enter() has read
+
     def start(self) -> str:
         self._refuse_late_values()
         return self.arithmetic() if self._arithmetic is None else self._arithmetic

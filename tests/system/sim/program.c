@@ -48,6 +48,10 @@ struct program {
 	struct tern_slot_info info;
 	unsigned order[TENSORS], pushed; /* of the slot: order of pushes, number made */
 	uint64_t digest;                 /* of the slot's parameters */
+	/* An early slot, whose parameters are not all here: the digests of those tensors
+	 * that were, or 0. */
+	bool early;
+	uint64_t seen[TENSORS];
 	/* Slots that are still to be computed twice. `again`: the slot of `info`, whose
 	 * parameters and gradients were those of `digest`, is to come once more. */
 	uint64_t verify_left;
@@ -107,14 +111,18 @@ static void shuffle(const struct program *p, unsigned *order)
 
 /* ---- slots ---- */
 
+static uint64_t digest_of_tensor(const struct program *p, unsigned k)
+{
+	return tern_digest(
+		tern_slot_param(p->slot, p->ids[k]), tensors[k].count * sizeof(float));
+}
+
 static uint64_t digest_of(const struct program *p)
 {
 	uint64_t digest = 0;
 
 	for (unsigned k = 0; k < TENSORS; k++)
-		digest = tern_mix64(
-			digest ^ tern_digest(tern_slot_param(p->slot, p->ids[k]),
-					 tensors[k].count * sizeof(float)));
+		digest = tern_mix64(digest ^ digest_of_tensor(p, k));
 	return digest;
 }
 
@@ -134,14 +142,68 @@ static void check_again(struct program *p, const struct tern_slot_info *before)
 		complain(p, "got a slot again with something else");
 }
 
+/* Looks at the tensors of an early slot: what can be seen must not change any more. */
+static void look_early(struct program *p)
+{
+	for (unsigned k = 0; k < TENSORS; k++) {
+		int r = tern_slot_is_here(p->slot, p->ids[k]);
+
+		if (r == 0 && !p->seen[k])
+			p->seen[k] = digest_of_tensor(p, k);
+		else if (r == 0 && p->seen[k] != digest_of_tensor(p, k))
+			complain(p, "saw a tensor change after it was here");
+		else if (r < 0 && tern_slot_param(p->slot, p->ids[k]))
+			complain(p, "has a tensor that is not here");
+		else if (r == -EAGAIN && p->seen[k])
+			complain(p, "had a tensor that is not here any more");
+		if (r < 0 && r != -EAGAIN && r != -ECANCELED)
+			complain(p, "cannot learn whether a tensor is here");
+	}
+}
+
+/* Begins to compute the slot: all of its parameters are here. */
 static void begin(struct program *p)
 {
+	if (p->early)
+		look_early(p);
+	p->early = false;
 	p->digest = digest_of(p);
 	p->pushed = 0;
 	shuffle(p, p->order);
 	for (unsigned k = 0; k < TENSORS; k++)
 		for (uint64_t i = 0; i < tensors[k].count; i++)
 			tern_slot_gradient(p->slot, p->ids[k])[i] = NOT_FINAL;
+}
+
+/* Goes on with an early slot, which can only be looked at, or fail. */
+static void go_on_early(struct program *p)
+{
+	struct tern_slot *slot = p->slot;
+	int r = tern_slot_is_here(slot, TERN_ALL_TENSORS);
+
+	if (r == 0) {
+		begin(p);
+		return;
+	}
+	look_early(p);
+	if (r == -ECANCELED) {
+		expect(p, tern_slot_is_revoked(slot), true, "an early slot that ends");
+		expect(p, tern_slot_push(slot, p->ids[0], p->room), 0,
+			"a push of an early slot that was revoked");
+		expect(p, tern_slot_end(slot, 0.5), 0, "the end of an early slot");
+		p->slot = NULL;
+		return;
+	}
+	expect(p, r, -EAGAIN, "an early slot");
+	expect(p, tern_slot_push(slot, p->ids[0], p->room), -EAGAIN, "an early push");
+	expect(p, tern_slot_end(slot, 0.5), -EAGAIN, "an early end");
+	if (tern_slot_gradient(slot, p->ids[0]))
+		complain(p, "got memory for a gradient of an early slot");
+	if (p->member->fails && dice(p, 100)) {
+		p->slot = NULL;
+		expect(p, tern_slot_fail(slot, "the program has failed"), 0,
+			"the failure of an early slot");
+	}
 }
 
 static bool is_zero(const float *values, uint64_t count)
@@ -349,8 +411,11 @@ static void look(struct program *p)
 	int r = tern_session_next(p->session, &p->slot, &p->info);
 
 	if (r == 0) {
+		p->early = p->info.early;
+		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
-		begin(p);
+		if (!p->early)
+			begin(p);
 		wait_a_while(p);
 	} else if (tern_session_status(p->session) != -EAGAIN) {
 		if (p->again)
@@ -379,7 +444,13 @@ static void fire(struct tern_timer *timer)
 	/* A program that hangs goes on when its slot was revoked. */
 	if (p->member->hangs && !tern_slot_is_revoked(p->slot))
 		return;
-	go_on(p);
+	if (!p->early) {
+		go_on(p);
+	} else {
+		go_on_early(p);
+		if (p->early && p->slot)
+			return; /* event() says when there is more to do */
+	}
 	wait_a_while(p);
 }
 
@@ -446,7 +517,8 @@ static void start(struct program *p, unsigned index)
 		.records = ledger_data()->count,
 		.batch = 1,
 		.verify_first = verify,
-		.init_from_first = j->from_first};
+		.init_from_first = j->from_first,
+		.early = dice(p, 700)};
 	struct tern_slot *slot;
 
 	p->verify_left = j->async || verify < 0 ? 0 : verify ? (uint64_t)verify : 1;

@@ -2,7 +2,7 @@
 /*
  * A simulated program that trains in a session (tern/train.h), without tasks and threads,
  * only through the public interface. It takes its time, declares and pushes tensors in a
- * random order, makes mistakes that must be refused, fails or hangs in the middle of a
+ * random order, looks at parameters that arrive, makes mistakes that must be refused, fails or hangs in the middle of a
  * slot, goes on with a slot that was revoked, and saves the results when it is the
  * finisher. Its gradients count records (ledger.h). Some programs compute wrong gradients,
  * other ones each time: the session must find that out, and nothing of them may be counted.
