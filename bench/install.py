@@ -4,6 +4,8 @@ environment) TensorFlow below build-bench/, the programs of this folder, and wha
 machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
+
+Tests use some of it, too: install.py [torch] [jax] installs these alone.
 """
 import os
 import shutil
@@ -19,6 +21,8 @@ TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
 # For the processor alone PyPI has no build, so some 5 GB of it are NVIDIA's libraries, which are not used.
 TORCH_WHEEL = "torch==2.15.0"
 TORCH = BUILD / "torch"  # a virtual environment
+JAX_WHEEL = "jax==0.10.2"
+JAX = BUILD / "jax"  # a virtual environment
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
@@ -137,6 +141,14 @@ def torch(say):
     return in_venv("-m", "pip", "install", "-q", TORCH_WHEEL, "numpy", venv=TORCH)
 
 
+def jax(say):
+    """Installs JAX if it is missing. Returns why that failed; "" if it is there."""
+    if any(JAX.glob("lib/python*/site-packages/jax-*.dist-info/RECORD")):
+        return ""
+    say(f"  installing: {JAX_WHEEL} from PyPI, into build-bench/jax (0.6 GB)")
+    return in_venv("-m", "pip", "install", "-q", JAX_WHEEL, venv=JAX)
+
+
 def ucx_release(say):
     """Installs the release build of UCX if it is missing. Returns why that failed; "" if it is
     there. It is for CUDA 12, and works without CUDA: what needs CUDA is in modules that UCX does
@@ -199,3 +211,10 @@ def programs(tern_build, grpc_release="", say=lambda text: print(text, file=sys.
     why = build(tern_build, grpc_release, say)
     if why:
         sys.exit(f"bench: the peers could not be built: {why}")
+
+
+if __name__ == "__main__":
+    reasons = {name: {"torch": torch, "jax": jax}[name](print) for name in sys.argv[1:]}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"  {name} cannot be installed, and its tests are skipped: {reason}")

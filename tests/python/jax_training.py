@@ -3,12 +3,8 @@
 
 usage: jax_training.py TERN
 """
-import importlib.util
+import with_jax  # noqa: F401  (must be the first: it may start this script again, with another Python)
 import sys
-
-if importlib.util.find_spec("jax") is None:
-    print("skipped: JAX is not installed in this Python")
-    sys.exit(77)
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +79,8 @@ def gradients_of_a_tree_are_pushed_by_their_names():
                 slot.loss(value)
                 for name, leaf in zip(native.names, jax.tree_util.tree_leaves(gradients)):
                     assert numpy.array_equal(native.pushed[name], leaf)
-                assert not numpy.array_equal(server.key(slot), server.key(type(slot)(s, 1, 0, 0, 0, slot.seed + (1 << 40))))
+                other = type(slot)(s, 1, 0, 0, 0, slot.seed + (1 << 40), False, False)
+                assert not numpy.array_equal(server.key(slot), server.key(other))
     for value, leaf in zip(native.values, jax.tree_util.tree_leaves(server.final())):
         assert numpy.array_equal(value, leaf)
 

@@ -39,7 +39,7 @@ class Native:
         if self.given:
             self.values = [self.given(self.turn - 1, name, value.shape).astype(numpy.float32)
                            for name, value in zip(self.names, self.values)]
-        return self.turn, self.turn - 1, 0, self.batch if self.records_count else 0, 1000 + self.turn, False
+        return self.turn, self.turn - 1, 0, self.batch if self.records_count else 0, 1000 + self.turn, False, False
 
     def records(self, turn):
         return ((numpy.arange(self.batch) + turn) % self.records_count).astype(numpy.uint64).tobytes()

@@ -8,7 +8,6 @@ combination is run.
 usage: programs.py TERN FACTORISE [all]
 """
 import contextlib
-import importlib.util
 import itertools
 import os
 import random
@@ -19,12 +18,13 @@ import threading
 import time
 from pathlib import Path
 
+import frameworks
 import jobs
 from jobs import SCRATCH, TOP, tap
 
 TERN, FACTORISE, *rest = sys.argv[1:]
 EXAMPLES = TOP / "docs" / "examples"
-HAS_TORCH, HAS_JAX = (importlib.util.find_spec(name) is not None for name in ("torch", "jax"))
+TORCH, JAX = frameworks.find("torch"), frameworks.find("jax")
 TEXT = SCRATCH / "text"
 # By name: the words of a command that saves its results to the file OUT. Each makes steps for some two seconds with
 # one worker.
@@ -32,13 +32,13 @@ PROGRAMS = {
     "c": [FACTORISE, "OUT", 12000],
     "numpy": [sys.executable, EXAMPLES / "logistic.py", "OUT", 2500],
 }
-if HAS_TORCH:
+if TORCH:
     PROGRAMS |= {
-        "cnn": [sys.executable, EXAMPLES / "torch_mnist.py", "--steps", 25, *jobs.make_images(), "OUT"],
-        "transformer": [sys.executable, EXAMPLES / "torch_text.py", "--steps", 25, TEXT, "OUT"],
+        "cnn": [TORCH, EXAMPLES / "torch_mnist.py", "--steps", 25, *jobs.make_images(), "OUT"],
+        "transformer": [TORCH, EXAMPLES / "torch_text.py", "--steps", 25, TEXT, "OUT"],
     }
-if HAS_JAX:
-    PROGRAMS["jax"] = [sys.executable, EXAMPLES / "jax_mlp.py", "OUT"]
+if JAX:
+    PROGRAMS["jax"] = [JAX, EXAMPLES / "jax_mlp.py", "OUT"]
 PROPERTIES = {
     "program": list(PROGRAMS),
     "fabric": ["tcp", "shm"],
@@ -136,14 +136,14 @@ def test_of(case):
 
 
 def programs_of_pytorch():
-    raise tap.Skip("python3-torch is not installed")
+    raise tap.Skip(frameworks.why_not("torch"))
 
 
 def programs_of_jax():
-    raise tap.Skip("this Python has no JAX, and Debian no package of it")
+    raise tap.Skip(frameworks.why_not("jax"))
 
 
 if __name__ == "__main__":
     TEXT.write_text("the quick brown fox jumps over the lazy dog, and the dog sleeps on.\n" * 40)
     tests = [test_of(case) for case in (possible() if "all" in rest else covering())]
-    tap.run([*tests, *([] if HAS_TORCH else [programs_of_pytorch]), *([] if HAS_JAX else [programs_of_jax])])
+    tap.run([*tests, *([] if TORCH else [programs_of_pytorch]), *([] if JAX else [programs_of_jax])])

@@ -6,6 +6,7 @@ usage: torch_training.py TERN
 """
 import with_torch  # noqa: F401  (must be the first: it may start this script again, with another Python)
 import functools
+import os
 import random
 import signal
 import subprocess
@@ -110,7 +111,7 @@ def the_results_are_those_of_pytorchs_optimizers():
     for optimizer in ("sgd", "adam"):
         of_servers, _ = result("watched", ["watch"], OPTIMIZER=optimizer, SLOTS=1)
         subprocess.run([sys.executable, WORKER, SCRATCH / "local.npz", "local", SCRATCH / "watched.npz.trace"], check=True,
-                       env={**with_torch.os.environ, "OPTIMIZER": optimizer})
+                       env={**os.environ, "OPTIMIZER": optimizer})
         apart = difference(of_servers, values(SCRATCH / "local.npz"))
         print(f"# {optimizer}: {apart:.2g}")
         assert apart < 1e-4, (optimizer, apart)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a Python that has PyTorch or JAX: this one, Debian's, or that of a virtual environment which bench/install.py
+makes. With TERN_TEST_NEWEST=1 in the environment, PyTorch is that of PyPI.
+"""
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DEBIAN = "/usr/bin/python3"
+BENCH = Path(__file__).resolve().parents[2] / "build-bench"
+NEWEST = os.environ.get("TERN_TEST_NEWEST") == "1"
+WHERE = {"torch": "./run test long" if NEWEST else "apt-get install python3-torch", "jax": "./run test"}
+
+
+def has(python, name):
+    if os.path.abspath(python) == os.path.abspath(sys.executable):
+        return importlib.util.find_spec(name) is not None
+    return os.access(python, os.X_OK) and subprocess.run(
+        [python, "-c", f"import {name}, numpy, sys; sys.exit(sys.version_info < (3, 11))"],
+        capture_output=True).returncode == 0
+
+
+@functools.cache
+def find(name):
+    """The Python that has `name`; None: there is none."""
+    own = str(BENCH / name / "bin/python")
+    candidates = [own] if NEWEST and name == "torch" else [sys.executable, DEBIAN, own]
+    return next((python for python in candidates if has(python, name)), None)
+
+
+def why_not(name):
+    return f"no Python has {name}: {WHERE[name]} installs it"
+
+
+def run_with(name):
+    """Returns if this Python has `name`. If not, it runs the script again with one that has it, or skips it."""
+    python = find(name)
+    if python is None:
+        print(f"skipped: {why_not(name)}")
+        sys.exit(77)
+    if os.path.abspath(python) != os.path.abspath(sys.executable):
+        os.execv(python, [python, *sys.argv])
