@@ -67,9 +67,9 @@ static void on_begin(struct tern_computer *computer, struct tern_work *work)
 	tern_assert(!s->slot.work);
 	s->slot.work = work;
 	verify_begin(&s->verify);
-	if (s->slot.ahead)
+	if (s->slot.announced)
 		begin_early(&s->slot);
-	s->slot.ahead = NULL;
+	s->slot.announced = NULL;
 	if (!s->slot.held)
 		offer(s);
 	else
@@ -82,7 +82,7 @@ static void on_announce(struct tern_computer *computer, const struct tern_work *
 
 	if (!s->early)
 		return;
-	s->slot.ahead = work;
+	s->slot.announced = work;
 	if (work) {
 		tern_assert(!s->slot.held);
 		offer(s);
@@ -292,11 +292,11 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 		return session_complain(s, -ENODATA, "all steps are done");
 	if (s->ended)
 		return how_it_ended(s);
-	if (!slot->work && !slot->ahead)
+	if (!slot->work && !slot->announced)
 		return -EAGAIN;
 	slot->held = true;
 	slot->early = !slot->work;
-	slot->now = slot->early ? *slot->ahead : *slot->work;
+	slot->now = slot->early ? *slot->announced : *slot->work;
 	own = (struct tern_slot_info){.step = slot->now.version,
 		.slot = slot->now.slot,
 		.batch = s->job.records ? slot->now.batch : 0,
@@ -338,7 +338,7 @@ static int is_unknown(const struct tern_slot *slot, uint32_t id)
 static bool is_here(const struct tern_slot *slot, uint64_t first, uint64_t count)
 {
 	return !slot->early ||
-	       (slot->ahead && tern_work_is_here(slot->ahead, first, count));
+	       (slot->announced && tern_work_is_here(slot->announced, first, count));
 }
 
 int tern_slot_is_here(const struct tern_slot *slot, uint32_t id)
@@ -546,7 +546,7 @@ int tern_slot_fail(struct tern_slot *slot, const char *text)
 		return 0;
 	}
 	if (!slot->revoked)
-		tern_work_refuse(slot->ahead, -ECANCELED, text);
+		tern_work_refuse(slot->announced, -ECANCELED, text);
 	return end_early(slot);
 }
 

@@ -26,7 +26,7 @@ struct tern_slot {
 	struct tern_session *session;
 	struct tern_work *work; /* NULL: the worker has begun no slot */
 	/* The work that the worker has announced, and will begin next; NULL: none. */
-	const struct tern_work *ahead;
+	const struct tern_work *announced;
 	/* The program holds a slot: `now` is its work, and does not change. */
 	bool held;
 	struct tern_work now;

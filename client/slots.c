@@ -146,7 +146,7 @@ void tern_work_end(struct tern_work *work, double loss)
 		return;
 	}
 	slots_run(w);
-	ahead_run(w);
+	early_run(w);
 }
 
 void tern_work_fail(struct tern_work *work, int status, const char *text)
@@ -209,7 +209,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	w->slot = slot;
 	w->room = room;
 	w->computing = true;
-	w->is_ahead = false;
+	w->is_announced = false;
 	ready_begin(&w->ready);
 	enter(room, ROOM_COMPUTING);
 	w->opts.computer->ops->begin(w->opts.computer, &room->work);
@@ -248,7 +248,7 @@ void slots_run(struct tern_worker *w)
 
 void slots_revoke(struct tern_worker *w)
 {
-	ahead_cancel(w);
+	early_cancel(w);
 	if (!w->computing)
 		return;
 	w->computing = false;

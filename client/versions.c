@@ -100,7 +100,7 @@ static void arrived(struct tern_req *req)
 	}
 	w->byte_count += req->bytes;
 	part->is_here = true;
-	ahead_arrived(w);
+	early_arrived(w);
 	/* The whole next version may be here before the computer has ended a slot whose
 	 * gradient was already sent: then tern_work_end() completes the version. */
 	if (--w->missing[part->parity] == 0 && !slots_are_due(w) &&

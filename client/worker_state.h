@@ -6,7 +6,7 @@
  *     versions.c  parameters: two buffers, one in use, one being received
  *     give.c      initial values that this worker has, and gives to the servers
  *     slots.c     gradients: begun slot by slot, sent while they are computed
- *     ahead.c     the next slot, while its parameters arrive
+ *     early.c     the next slot, while its parameters arrive
  *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
  *     rooms.c     the buffers for gradients ("rooms"), at most two
@@ -158,9 +158,9 @@ struct tern_worker {
 	struct room *room;
 	struct ready ready;
 
-	/* ahead.c: a slot is announced to the computer, and which one. */
-	bool is_ahead;
-	struct tern_work ahead;
+	/* early.c: a slot is announced to the computer, and which one. */
+	bool is_announced;
+	struct tern_work announced;
 
 	double step_loss; /* sum over `step_slots` slots */
 	uint32_t step_slots;
@@ -265,12 +265,12 @@ void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be c
 void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version,
 	struct tern_work *work);
 
-/* ahead.c */
+/* early.c */
 /* Announces the next slot to the computer, if it is time. Called when a slot was
  * computed. */
-void ahead_run(struct tern_worker *w);
-void ahead_arrived(struct tern_worker *w); /* a chunk of a version was received */
-void ahead_cancel(struct tern_worker *w);  /* the announced slot will not be begun */
+void early_run(struct tern_worker *w);
+void early_arrived(struct tern_worker *w); /* a chunk of a version was received */
+void early_cancel(struct tern_worker *w);  /* the announced slot will not be begun */
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slot ahead. A worker that has computed its slots of a version waits until all chunks
+ * An early slot. A worker that has computed its slots of a version waits until all chunks
  * of the next version are here. Meanwhile it announces the slot that it will most likely
  * compute next, and the computer may read those parameters that are here already.
  *
@@ -26,7 +26,7 @@ static const struct slot *first_slot(const struct tern_worker *w)
 static bool is_due(const struct tern_worker *w)
 {
 	if (w->job.mode != TERN_MODE_SYNC || w->state != WORKER_RUNNING || w->spare ||
-		w->computing || w->is_ahead || w->last_posted)
+		w->computing || w->is_announced || w->last_posted)
 		return false;
 	for (uint32_t i = 0; i < w->slot_count; i++)
 		if (w->slots[i].pending)
@@ -34,34 +34,35 @@ static bool is_due(const struct tern_worker *w)
 	return w->slot_count > 0 && w->missing[(w->version + 1) & 1] > 0;
 }
 
-void ahead_run(struct tern_worker *w)
+void early_run(struct tern_worker *w)
 {
 	const struct tern_computer_ops *ops = w->opts.computer->ops;
 
 	if (!ops->announce || !is_due(w))
 		return;
-	w->is_ahead = true;
-	slots_describe(w, first_slot(w)->number, w->version + 1, &w->ahead);
-	ops->announce(w->opts.computer, &w->ahead);
+	w->is_announced = true;
+	slots_describe(w, first_slot(w)->number, w->version + 1, &w->announced);
+	ops->announce(w->opts.computer, &w->announced);
 }
 
-void ahead_arrived(struct tern_worker *w)
+void early_arrived(struct tern_worker *w)
 {
-	if (w->is_ahead && w->opts.computer->ops->arrived)
+	if (w->is_announced && w->opts.computer->ops->arrived)
 		w->opts.computer->ops->arrived(w->opts.computer);
 }
 
-void ahead_cancel(struct tern_worker *w)
+void early_cancel(struct tern_worker *w)
 {
-	if (!w->is_ahead)
+	if (!w->is_announced)
 		return;
-	w->is_ahead = false;
+	w->is_announced = false;
 	w->opts.computer->ops->announce(w->opts.computer, NULL);
 }
 
 bool tern_work_is_here(const struct tern_work *work, uint64_t first, uint64_t count)
 {
-	const struct tern_worker *w = tern_container_of(work, struct tern_worker, ahead);
+	const struct tern_worker *w =
+		tern_container_of(work, struct tern_worker, announced);
 	const struct version_part *parts = w->parts[work->version & 1];
 	uint64_t size = w->plan.chunk_elements;
 
@@ -74,6 +75,6 @@ bool tern_work_is_here(const struct tern_work *work, uint64_t first, uint64_t co
 void tern_work_refuse(const struct tern_work *work, int status, const char *text)
 {
 	worker_give_up(tern_container_of((struct tern_work *)(uintptr_t)work,
-			       struct tern_worker, ahead),
+			       struct tern_worker, announced),
 		status, "%s", text);
 }
