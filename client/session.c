@@ -277,6 +277,15 @@ static int how_it_ended(struct tern_session *s)
 	return session_complain(s, s->status, "%s", s->end_text);
 }
 
+struct tern_slot_info session_info(
+	const struct tern_session *s, uint64_t step, uint32_t slot)
+{
+	return (struct tern_slot_info){.step = step,
+		.slot = slot,
+		.batch = s->job.records ? s->job.batch : 0,
+		.seed = tern_rng_at(s->job.seed, SEED_STREAM, step, slot)};
+}
+
 int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	struct tern_slot_info *info, size_t info_bytes)
 {
@@ -297,13 +306,9 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	slot->held = true;
 	slot->early = !slot->work;
 	slot->now = slot->early ? *slot->announced : *slot->work;
-	own = (struct tern_slot_info){.step = slot->now.version,
-		.slot = slot->now.slot,
-		.batch = s->job.records ? slot->now.batch : 0,
-		.seed = tern_rng_at(
-			s->job.seed, SEED_STREAM, slot->now.version, slot->now.slot),
-		.repeated = !slot->early && s->verify.phase == VERIFY_SECOND,
-		.early = slot->early};
+	own = session_info(s, slot->now.version, slot->now.slot);
+	own.repeated = !slot->early && s->verify.phase == VERIFY_SECOND;
+	own.early = slot->early;
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
 	*out = slot;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session, for its two files: session_start.c (tensors, the job, the start) and
- * session.c (slots and the end). */
+/* A session, for its files: session_start.c (tensors, the job, the start), session.c (slots
+ * and the end) and ahead.c (the slots that come next). */
 #ifndef TERN_CLIENT_SESSION_STATE_H
 #define TERN_CLIENT_SESSION_STATE_H
 
@@ -68,6 +68,10 @@ struct tern_session {
 	char end_text[512];
 	char text[600]; /* what went wrong in the last call that failed */
 };
+
+/* Describes a slot that is not repeated. */
+struct tern_slot_info session_info(
+	const struct tern_session *s, uint64_t step, uint32_t slot);
 
 /* Sets the text of the session. Returns `status`. */
 int session_complain(struct tern_session *s, int status, const char *fmt, ...)

@@ -22,11 +22,16 @@
 
 /* Returns a number that is unique for each gradient of the job. In async mode a worker
  * computes one gradient in each of its steps, and `slot` is not used. */
-static uint64_t slot_id(const struct tern_worker *w, uint32_t slot, uint64_t version)
+static uint64_t slot_id(const struct tern_worker *w, uint64_t version, uint32_t slot)
 {
 	if (w->job.mode == TERN_MODE_ASYNC)
 		return version * w->job.workers + w->opts.index;
 	return version * w->job.slots + slot;
+}
+
+uint64_t slots_first_record(const struct tern_worker *w, uint64_t version, uint32_t slot)
+{
+	return slot_id(w, version, slot) * w->job.batch;
 }
 
 static void part_sent(struct tern_req *req)
@@ -55,7 +60,7 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 		.buf = room->gradient, .shape = tern_shape_1d(TERN_F32, c->count)};
 	uint64_t step = w->job.mode == TERN_MODE_ASYNC
 				? w->version
-				: slot_id(w, room->slot, w->version);
+				: slot_id(w, w->version, room->slot);
 
 	tensor.buf.offset += c->first * sizeof(float);
 	tensor.buf.bytes = c->count * sizeof(float);
@@ -191,7 +196,7 @@ void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version
 		.params = &w->w[version & 1],
 		.seed = w->job.seed,
 		.record_count = w->job.records,
-		.first = slot_id(w, slot, version) * w->job.batch};
+		.first = slots_first_record(w, version, slot)};
 }
 
 static void begin(struct tern_worker *w, struct slot *slot, struct room *room)

@@ -12,6 +12,7 @@
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; answers to "late"
+ *     ahead.c     which slots come next, for a program that loads its data early
  *     wait.c      which process is waited for
  *     finish.c    the end of the job: evaluation, saving
  *
@@ -260,6 +261,8 @@ void slots_revoke(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
+/* tern_work.first of this slot of this version. */
+uint64_t slots_first_record(const struct tern_worker *w, uint64_t version, uint32_t slot);
 
 /* Sets *work to what the computer is to compute for the slot, without a gradient. */
 void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version,

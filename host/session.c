@@ -243,6 +243,18 @@ int tern_shared_next_sized(struct tern_shared *shared, struct tern_session *s,
 	return 0;
 }
 
+int tern_shared_ahead_sized(struct tern_shared *shared, struct tern_session *s,
+	struct tern_slot_info *infos, size_t info_bytes, uint32_t count)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	r = tern_session_ahead_sized(s, infos, info_bytes, count);
+	shared_leave(shared);
+	return r;
+}
+
 struct slot_waiter {
 	struct shared_waiter waiter;
 	const struct tern_slot *slot;

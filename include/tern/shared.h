@@ -124,6 +124,15 @@ static inline int tern_shared_next(struct tern_shared *shared, struct tern_sessi
 	return tern_shared_next_sized(shared, s, slot, info, sizeof(*info), timeout_ns);
 }
 
+/* As tern_session_ahead(). tern_session_record() needs no lock. */
+TERN_API int tern_shared_ahead_sized(struct tern_shared *shared, struct tern_session *s,
+	struct tern_slot_info *infos, size_t info_bytes, uint32_t count);
+static inline int tern_shared_ahead(struct tern_shared *shared, struct tern_session *s,
+	struct tern_slot_info *infos, uint32_t count)
+{
+	return tern_shared_ahead_sized(shared, s, infos, sizeof(*infos), count);
+}
+
 /* As tern_slot_is_here(), but waits until the tensor is here. While a slot is early, this
  * function must return 0 before tern_slot_param() is called for the tensor, and before
  * tern_slot_gradient() for all tensors. */

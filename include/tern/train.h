@@ -232,6 +232,32 @@ static inline int tern_session_next(
 	return tern_session_next_sized(s, slot, info, sizeof(*info));
 }
 
+/*
+ * Writes to `infos` which slots, at most `count`, the caller will most likely be given next
+ * by tern_session_next(), and returns their number. The first of them follows the slot that
+ * the caller holds, if it holds one. A program that takes long to read records reads those
+ * of these slots early, with tern_session_record().
+ *
+ * As long as no worker is lost, these slots come, in this order, and a slot that comes
+ * twice (`repeated`) is listed once. When a worker is lost, some of its slots may come
+ * between them, and a listed slot of it may not come after all. After the last slot, or
+ * after the end of the session, the number is 0. So it is for a worker that has no slot of
+ * its own, since there are more workers than slots.
+ */
+TERN_API int tern_session_ahead_sized(struct tern_session *s,
+	struct tern_slot_info *infos, size_t info_bytes, uint32_t count);
+static inline int tern_session_ahead(
+	struct tern_session *s, struct tern_slot_info *infos, uint32_t count)
+{
+	return tern_session_ahead_sized(s, infos, sizeof(*infos), count);
+}
+
+/* Returns the number of the j-th record of any slot, 0 <= j < info->batch: it depends on the
+ * job, the step and the slot alone, in async mode also on the worker. UINT64_MAX: the slot
+ * has no such record, or the session has not started. Any thread may call this. */
+TERN_API uint64_t tern_session_record(
+	const struct tern_session *s, uint64_t step, uint32_t slot, uint32_t j);
+
 /* A slot that has ended must not be used: its memory may serve the next slot. As long as
  * it does not, the functions below return -EINVAL, NULL or UINT64_MAX. */
 

@@ -524,6 +524,7 @@ static PyMethodDef session_methods[] = {
 	METHOD(start, METH_VARARGS),
 	METHOD(next, METH_VARARGS),
 	METHOD(records, METH_VARARGS),
+	METHOD(ahead, METH_VARARGS),
 	METHOD(read, METH_VARARGS),
 	METHOD(view, METH_VARARGS),
 	METHOD(push, METH_FASTCALL),

@@ -109,6 +109,7 @@ bool copy_to(struct session *self, unsigned id, const float *data, PyObject *to)
 /* Methods of Session. */
 PyObject *session_next(struct session *self, PyObject *args);
 PyObject *session_records(struct session *self, PyObject *args);
+PyObject *session_ahead(struct session *self, PyObject *args);
 PyObject *session_read(struct session *self, PyObject *args);
 PyObject *session_view(struct session *self, PyObject *args);
 PyObject *session_push(struct session *self, PyObject *const *args, Py_ssize_t count);

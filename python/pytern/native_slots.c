@@ -10,6 +10,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* Most slots that ahead() tells of. */
+#define AHEAD_MAX 256u
+
 PyTypeObject *view_type;
 
 /* Raises unless the program holds the slot of this turn. */
@@ -101,6 +104,54 @@ PyObject *session_records(struct session *self, PyObject *args)
 			sizeof(record));
 	}
 	return bytes;
+}
+
+/* Returns (step, number, seed, records) of a slot that comes, where `records` is as above. */
+static PyObject *describe_ahead(
+	const struct session *self, const struct tern_slot_info *info)
+{
+	PyObject *bytes = PyBytes_FromStringAndSize(
+		NULL, (Py_ssize_t)(info->batch * sizeof(uint64_t)));
+
+	if (!bytes)
+		return NULL;
+	for (unsigned j = 0; j < info->batch; j++) {
+		uint64_t record =
+			tern_session_record(self->session, info->step, info->slot, j);
+
+		memcpy(PyBytes_AsString(bytes) + j * sizeof(record), &record,
+			sizeof(record));
+	}
+	return Py_BuildValue("KIKN", (unsigned long long)info->step, (unsigned)info->slot,
+		(unsigned long long)info->seed, bytes);
+}
+
+/* ahead(count) -> a list with (step, number, seed, records) of each slot that comes next, at
+ * most `count` */
+PyObject *session_ahead(struct session *self, PyObject *args)
+{
+	struct tern_slot_info infos[AHEAD_MAX];
+	PyObject *list = NULL, *item;
+	unsigned count;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "I", &count) || !is_usable(self))
+		return NULL;
+	self->users++; /* close() waits until the records are read */
+	WITHOUT_GIL(r = tern_shared_ahead(self->shared, self->session, infos,
+			    count < AHEAD_MAX ? count : AHEAD_MAX));
+	if (r < 0)
+		raise_status(r);
+	else
+		list = PyList_New(0);
+	for (int i = 0; list && i < r; i++) {
+		item = describe_ahead(self, &infos[i]);
+		if (!item || PyList_Append(list, item) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(item);
+	}
+	self->users--;
+	return list;
 }
 
 bool copy_to(struct session *self, unsigned id, const float *data, PyObject *to)

@@ -16,6 +16,8 @@
 #define LIMIT   (60 * TERN_NS_PER_S)
 #define TENSORS 3u
 #define STEPS   20u
+#define SLOTS   4u
+#define AHEAD   7u
 
 /* One has several chunks, so that chunks span tensors. */
 static const uint64_t counts[TENSORS] = {5, 20000, 700};
@@ -75,8 +77,11 @@ struct trainer {
 	bool fickle;      /* it computes other gradients the second time */
 	bool early;       /* it takes slots whose parameters are not all here */
 	int64_t verify_first;
-	unsigned repeated;          /* slots that it has computed twice */
-	struct tern_slot_info last; /* the slot that it has computed last */
+	unsigned repeated;                  /* slots that it has computed twice */
+	struct tern_slot_info last;         /* the slot that it has computed last */
+	bool undisturbed;                   /* no worker of the job is lost */
+	struct tern_slot_info ahead[AHEAD]; /* the slots that come, as the session said */
+	int ahead_count;
 	int status;
 	char text[300];
 	bool finished;
@@ -134,7 +139,9 @@ static void open_trainer(struct trainer *t)
 {
 	struct tern_job_opts job = {.workers = t->workers,
 		.index = t->index,
-		.slots = 4,
+		.slots = SLOTS,
+		.records = 37,
+		.batch = 3,
 		.steps = STEPS,
 		.seed = 1,
 		.rule = {.name = "sgd", .lr = 0.5},
@@ -161,7 +168,48 @@ static void open_trainer(struct trainer *t)
 		t->wrong += tern_shared_tensor(
 				    t->shared, t->session, &tensor, &t->ids[at]) < 0;
 	}
+	t->wrong += tern_shared_ahead(t->shared, t->session, t->ahead, AHEAD) != 0;
+	t->wrong += tern_session_record(t->session, 0, 0, 0) != UINT64_MAX;
 	t->wrong += tern_shared_start(t->shared, t->session, &job) < 0;
+	t->ahead_count = tern_shared_ahead(t->shared, t->session, t->ahead, AHEAD);
+}
+
+static bool is_same_slot(const struct tern_slot_info *a, const struct tern_slot_info *b)
+{
+	return a->step == b->step && a->slot == b->slot && a->seed == b->seed &&
+	       a->batch == b->batch && a->repeated == b->repeated;
+}
+
+/* Number of slots of this worker after the one that it holds, at most AHEAD. */
+static int left_after(const struct trainer *t, const struct tern_slot_info *info)
+{
+	uint64_t in_step = (SLOTS - 1 - t->index) / t->workers + 1;
+	uint64_t done = info->step * in_step + info->slot / t->workers + 1;
+
+	return (int)TERN_MIN(STEPS * in_step - done, (uint64_t)AHEAD);
+}
+
+/* The slot and its records are what the session said before, and what it says now of the
+ * slots after it goes on from there. */
+static void check_ahead(struct trainer *t, const struct tern_slot *slot,
+	const struct tern_slot_info *info)
+{
+	struct tern_slot_info now[AHEAD];
+	int count = tern_shared_ahead(t->shared, t->session, now, AHEAD);
+
+	if (!info->repeated) {
+		t->wrong += t->ahead_count < 1 || !is_same_slot(&t->ahead[0], info);
+		for (int k = 1; k < t->ahead_count; k++)
+			t->wrong += k > count || !is_same_slot(&t->ahead[k], &now[k - 1]);
+	}
+	t->wrong += count != left_after(t, info);
+	for (uint32_t j = 0; j <= info->batch; j++)
+		t->wrong += tern_session_record(t->session, info->step, info->slot, j) !=
+			    tern_slot_record(slot, j);
+	t->wrong += info->batch != 3;
+	t->wrong += tern_session_record(t->session, info->step, SLOTS, 0) != UINT64_MAX;
+	t->ahead_count = count;
+	memcpy(t->ahead, now, sizeof(now));
 }
 
 /* A slot that comes again comes right after the first time. */
@@ -179,6 +227,7 @@ static void end_trainer(struct trainer *t)
 {
 	int r = tern_shared_finisher(t->shared, t->session, LIMIT);
 
+	t->wrong += tern_shared_ahead(t->shared, t->session, t->ahead, AHEAD) != 0;
 	t->finished = r == 1;
 	for (unsigned k = 0; k < TENSORS; k++) {
 		const float *values = tern_session_param(t->session, t->ids[k]);
@@ -205,6 +254,8 @@ static void *go_on(void *arg)
 	while ((r = tern_shared_next(t->shared, t->session, &slot, &info, LIMIT)) == 0) {
 		t->wrong += tern_shared_finisher(t->shared, t->session, LIMIT) != -EBUSY;
 		count_slot(t, &info);
+		if (t->undisturbed)
+			check_ahead(t, slot, &info);
 		if (info.step == t->fail_at)
 			tern_shared_fail(t->shared, slot, "ValueError: it was asked to");
 		else
@@ -259,9 +310,13 @@ static void check(const struct trainer *t)
 
 static void test_sessions_train_from_many_threads(void **state)
 {
-	struct trainer trainers[3] = {{.fail_at = UINT64_MAX, .verify_first = 3},
-		{.fail_at = UINT64_MAX, .early = true, .verify_first = -1},
-		{.fail_at = UINT64_MAX, .early = true}};
+	struct trainer trainers[3] = {
+		{.fail_at = UINT64_MAX, .undisturbed = true, .verify_first = 3},
+		{.fail_at = UINT64_MAX,
+			.undisturbed = true,
+			.early = true,
+			.verify_first = -1},
+		{.fail_at = UINT64_MAX, .undisturbed = true, .early = true}};
 
 	(void)state;
 	run_job(trainers, 3, 2);

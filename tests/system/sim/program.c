@@ -35,6 +35,7 @@ static const struct {
 } tensors[] = {{"bias", 0, 1000}, {"layer.1", 1000, 4096}, {"layer.2", 5096, 5000},
 	{"scale", 10096, 2}, {"table", 10098, 2190}};
 
+#define AHEAD    6
 #define TENSORS  TERN_ARRAY_SIZE(tensors)
 #define ELEMENTS (10098u + 2190u)
 
@@ -57,6 +58,11 @@ struct program {
 	uint64_t verify_left;
 	bool again;
 	uint64_t computed; /* slots whose results were handed in */
+	/* The slots that come, as the session said when the program got its slot, and the
+	 * number of slots that the worker had at the start. */
+	struct tern_slot_info ahead[AHEAD];
+	int ahead_count;
+	uint32_t own_slots;
 	/* A program that is not deterministic: the tensor with a wrong gradient, how many it
 	 * has made, and whether two of one slot have been handed in. */
 	unsigned odd;
@@ -159,6 +165,35 @@ static void look_early(struct program *p)
 		if (r < 0 && r != -EAGAIN && r != -ECANCELED)
 			complain(p, "cannot learn whether a tensor is here");
 	}
+}
+
+static bool is_said(
+	const struct tern_slot_info *said, int count, const struct tern_slot_info *info)
+{
+	return count > 0 && said->step == info->step && said->slot == info->slot &&
+	       said->seed == info->seed && said->batch == info->batch && !said->repeated;
+}
+
+/* The program has got a slot. `said`: the slots that came, as the session said right before
+ * that. As long as no slots of a lost worker have come to this one, what the session said
+ * longer ago comes, too. */
+static void check_ahead(struct program *p, const struct tern_slot_info *said, int count)
+{
+	bool undisturbed = p->member->worker->slot_count == p->own_slots;
+	struct tern_slot_info now[AHEAD];
+	int n = tern_session_ahead(p->session, now, AHEAD);
+
+	if (tern_session_record(p->session, p->info.step, p->info.slot, 0) !=
+		tern_slot_record(p->slot, 0))
+		complain(p, "got another record than the one of the slot's number");
+	if (!p->info.repeated && !is_said(said, count, &p->info))
+		complain(p, "got another slot than the session said");
+	for (int k = 0; undisturbed && !p->info.repeated && k < p->ahead_count; k++)
+		if (k ? !is_said(&p->ahead[k], 1, &now[k - 1]) || k > n
+		      : !is_said(&p->ahead[0], 1, &p->info))
+			complain(p, "gets other slots than the session said");
+	p->ahead_count = n;
+	memcpy(p->ahead, now, sizeof(now));
 }
 
 /* Begins to compute the slot: all of its parameters are here. */
@@ -408,12 +443,15 @@ static void was_revoked_between(struct program *p)
 static void look(struct program *p)
 {
 	const struct tern_slot_info before = p->info;
+	struct tern_slot_info said;
+	int count = tern_session_ahead(p->session, &said, 1);
 	int r = tern_session_next(p->session, &p->slot, &p->info);
 
 	if (r == 0) {
 		p->early = p->info.early;
 		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
+		check_ahead(p, &said, count);
 		if (!p->early)
 			begin(p);
 		wait_a_while(p);
@@ -553,6 +591,8 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	declare(p, index);
 	start(p, index);
 	m->worker = session_worker(p->session);
+	p->own_slots = m->worker->slot_count;
+	p->ahead_count = tern_session_ahead(p->session, p->ahead, AHEAD);
 	return p;
 }
 
