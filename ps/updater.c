@@ -100,13 +100,21 @@ static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opt
 	return 0;
 }
 
+/* The segment is skipped. */
+static void keep(
+	const struct tern_updater_step *step, const struct tern_updater_segment *s)
+{
+	if (step->w_out != step->w_in)
+		memcpy(step->w_out + s->first, step->w_in + s->first,
+			s->count * sizeof(*step->w_out));
+}
+
 static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 	const struct tern_updater_step *step)
 {
 	struct cpu_chunk *c = chunk_of(chunk);
 	const float *mean = c->mean;
 	struct tern_update update = {.kernels = cpu_of(u)->kernels,
-		.step = step->step,
 		.w_out = step->w_out,
 		.w_in = step->w_in,
 		.m = c->m,
@@ -116,10 +124,17 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 		.scale = step->gradients ? step->scale : 1.0f,
 		.clip = step->clip};
 
-	for (unsigned i = 0; i < tern_updater_segment_count(&chunk->opts); i++) {
-		struct tern_updater_segment s = tern_updater_segment(&chunk->opts, i);
+	for (unsigned i = 0; i < tern_updater_step_segment_count(&chunk->opts, step);
+		i++) {
+		struct tern_updater_segment s =
+			tern_updater_step_segment(&chunk->opts, step, i);
 
+		if (!s.optimizer) {
+			keep(step, &s);
+			continue;
+		}
 		update.optimizer = s.optimizer;
+		update.step = s.update;
 		update.first = s.first;
 		update.count = s.count;
 		tern_update_run(&update);

@@ -24,8 +24,13 @@
 #include "kernels/kernels.h"
 
 struct tern_updater_segment { /* elements of a chunk that have one optimizer */
+	/* In the segments of a step: NULL: these elements are skipped. Their parameters keep
+	 * their bytes, and their state does not change. */
 	const struct tern_optimizer *optimizer;
 	uint64_t first, count; /* elements of the chunk */
+	/* Number of this update of the elements, counted from 1; 0: it is that of the step.
+	 * Segments of a step with the same `optimizer` have the same number. */
+	uint64_t update;
 };
 
 struct tern_updater_opts { /* options of a chunk */
@@ -49,6 +54,10 @@ struct tern_updater_chunk {
 
 struct tern_updater_step {
 	uint64_t step; /* counted from 1 */
+	/* In place of the chunk's optimizer or segments, for this step; they cover the chunk
+	 * in order. NULL: those of the chunk. */
+	const struct tern_updater_segment *segments;
+	unsigned segment_count;
 	float *w_out;
 	const float *w_in; /* parameters: initial, or the last update's; may be w_out */
 	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
@@ -67,7 +76,27 @@ static inline struct tern_updater_segment tern_updater_segment(
 {
 	return opts->segments
 		       ? opts->segments[i]
-		       : (struct tern_updater_segment){opts->optimizer, 0, opts->count};
+		       : (struct tern_updater_segment){
+				 .optimizer = opts->optimizer, .count = opts->count};
+}
+
+/* The segments of an update of a chunk. */
+static inline unsigned tern_updater_step_segment_count(
+	const struct tern_updater_opts *opts, const struct tern_updater_step *step)
+{
+	return step->segments ? step->segment_count : tern_updater_segment_count(opts);
+}
+
+static inline struct tern_updater_segment tern_updater_step_segment(
+	const struct tern_updater_opts *opts, const struct tern_updater_step *step,
+	unsigned i)
+{
+	struct tern_updater_segment s =
+		step->segments ? step->segments[i] : tern_updater_segment(opts, i);
+
+	if (!s.update)
+		s.update = step->step;
+	return s;
 }
 
 /* True if an optimizer of the chunk keeps a vector m, or v; the chunk then has it for all

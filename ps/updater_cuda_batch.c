@@ -241,11 +241,26 @@ static void put_fold(struct batch *b, const struct call *call)
 
 /* ---- updates ---- */
 
-/* True if an earlier segment of the chunk has the optimizer of segment i. */
-static bool is_repeated(const struct tern_updater_opts *opts, unsigned i)
+/* The segments of an update; `list` is NULL if its whole chunk has one optimizer. */
+struct segments {
+	const struct tern_updater_segment *list;
+	unsigned count;
+};
+
+static struct segments segments_of(const struct call *call)
+{
+	const struct tern_updater_opts *opts = &call->chunk->chunk.opts;
+	const struct tern_updater_step *step = &call->step;
+
+	return step->segments ? (struct segments){step->segments, step->segment_count}
+			      : (struct segments){opts->segments, opts->segment_count};
+}
+
+/* True if an earlier segment has the optimizer of segment i. */
+static bool is_repeated(const struct segments *s, unsigned i)
 {
 	for (unsigned j = 0; j < i; j++)
-		if (opts->segments[j].optimizer == opts->segments[i].optimizer)
+		if (s->list[j].optimizer == s->list[i].optimizer)
 			return true;
 	return false;
 }
@@ -267,26 +282,49 @@ static struct tern_cuda_tensor segment_of(const struct tern_cuda_tensor *whole,
 
 /* Launches the prepared update of a chunk that has segments: those with the optimizer of
  * segment number `like` together, as far as they fit into `tensors`. */
-static void update_segments(struct batch *b, const struct call *call, unsigned like)
+static void update_segments(struct batch *b, const struct call *call,
+	const struct segments *all, unsigned like)
 {
-	const struct tern_updater_opts *opts = &call->chunk->chunk.opts;
-	const struct tern_optimizer *optimizer = opts->segments[like].optimizer;
+	const struct tern_optimizer *optimizer = all->list[like].optimizer;
 	const struct tern_updater_step *step = &call->step;
+	uint64_t update = all->list[like].update ? all->list[like].update : step->step;
 	struct tern_cuda_tensor tensors[CUDA_BATCH_MAX];
 	unsigned count = 0;
 
-	for (unsigned i = like; i < opts->segment_count; i++) {
-		const struct tern_updater_segment *s = &opts->segments[i];
-		bool last = i + 1 == opts->segment_count;
+	for (unsigned i = like; i < all->count; i++) {
+		const struct tern_updater_segment *s = &all->list[i];
+		bool last = i + 1 == all->count;
 
 		if (s->optimizer == optimizer)
 			tensors[count++] = segment_of(&b->tensors[0], s, b->groups);
 		if (count < CUDA_BATCH_MAX && !last)
 			continue;
-		KERNEL(b, tern_cuda_update(b->lane->kernels, optimizer, step->step,
-				  tensors, count, b->groups,
-				  step->gradients ? step->scale : 1.0f, step->clip));
+		KERNEL(b, tern_cuda_update(b->lane->kernels, optimizer, update, tensors,
+				  count, b->groups, step->gradients ? step->scale : 1.0f,
+				  step->clip));
 		count = 0;
+	}
+}
+
+/* Queues the copy of a segment that is skipped. Without on_device, the chunk's copy of the
+ * parameters is updated in place. */
+static void keep(struct batch *b, const struct tern_updater_segment *s)
+{
+	const struct tern_cuda_tensor *t = &b->tensors[0];
+
+	if (t->w_out != t->w_in)
+		copy(b, t->w_out + s->first, t->w_in + s->first,
+			s->count * sizeof(*t->w_out));
+}
+
+static void launch_segments(
+	struct batch *b, const struct call *call, const struct segments *all)
+{
+	for (unsigned i = 0; i < all->count; i++) {
+		if (!all->list[i].optimizer)
+			keep(b, &all->list[i]);
+		else if (!is_repeated(all, i))
+			update_segments(b, call, all, i);
 	}
 }
 
@@ -295,13 +333,10 @@ static void update_segments(struct batch *b, const struct call *call, unsigned l
 static void launch(struct batch *b)
 {
 	const struct call *like = b->update_count ? b->updates[0] : NULL;
+	struct segments segments = like ? segments_of(like) : (struct segments){0};
 
-	if (like && like->chunk->chunk.opts.segments) {
-		const struct tern_updater_opts *opts = &like->chunk->chunk.opts;
-
-		for (unsigned i = 0; i < opts->segment_count; i++)
-			if (!is_repeated(opts, i))
-				update_segments(b, like, i);
+	if (segments.list) {
+		launch_segments(b, like, &segments);
 	} else if (like) {
 		const struct tern_updater_step *step = &like->step;
 
@@ -342,7 +377,7 @@ static bool share_a_launch(const struct call *a, const struct call *b)
 {
 	const struct tern_updater_step *x = &a->step, *y = &b->step;
 
-	return !a->chunk->chunk.opts.segments && !b->chunk->chunk.opts.segments &&
+	return !segments_of(a).list && !segments_of(b).list &&
 	       a->chunk->chunk.opts.optimizer == b->chunk->chunk.opts.optimizer &&
 	       x->step == y->step && !x->gradients == !y->gradients &&
 	       x->gradient_count == y->gradient_count && x->scale == y->scale &&

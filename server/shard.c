@@ -83,7 +83,7 @@ static unsigned list_rules(const struct chunk *c, struct tern_updater_segment *s
 
 		if (last.optimizer != rule) {
 			last = (struct tern_updater_segment){
-				rule, at - c->plan->first, 0};
+				.optimizer = rule, .first = at - c->plan->first};
 			count++;
 		}
 		last.count += to - at;

@@ -34,12 +34,15 @@ struct pair {
 	struct tern_updater *updaters[2];
 	struct tern_updater_chunk *chunks[2];
 	float w[2][2][COUNT]; /* parameters: by updater, and by version % 2 */
+	const struct updater_skips *skips; /* of the next step; NULL: none */
 };
 
 static void pair_open(
 	struct pair *p, const char *optimizer, unsigned slots, bool two_phase)
 {
 	char why[400];
+
+	p->skips = NULL;
 	struct tern_updater_opts opts = {.optimizer = &p->optimizer,
 		.count = COUNT,
 		.gradient_count = slots,
@@ -80,7 +83,9 @@ static void update_both(
 			.gradients = g,
 			.gradient_count = count,
 			.scale = 1.0f / (float)count,
-			.clip = clip};
+			.clip = clip,
+			.segments = p->skips ? p->skips->segments : NULL,
+			.segment_count = UPDATER_SEGMENTS};
 
 		assert_int_equal(
 			tern_updater_update(p->updaters[i], p->chunks[i], &s), 0);
@@ -138,9 +143,8 @@ static void test_so_have_updates_in_two_phases(void **state)
 	}
 }
 
-/* Segments whose borders are not aligned to 16 bytes, more of them than one call of the
- * kernels takes, and optimizers that keep no state, one vector of state, or two. */
-#define SEGMENTS 70u
+/* Segments with optimizers that keep no state, one vector of state, or two. */
+#define SEGMENTS UPDATER_SEGMENTS
 
 static void set_segments(struct tern_updater_segment *segments,
 	const struct tern_optimizer *optimizers, unsigned optimizer_count)
@@ -183,6 +187,47 @@ static void test_segments_have_the_cpus_bits(void **state)
 		}
 		for (uint64_t step = 1; step <= 3; step++)
 			update_both(&p, step, sources, count, 1.0f);
+		pair_close(&p);
+	}
+}
+
+void updater_skip(struct updater_skips *s, const struct tern_optimizer *optimizer,
+	uint64_t count, uint64_t step)
+{
+	s->rules[0] = s->rules[1] = *optimizer;
+	for (unsigned i = 0; i < UPDATER_SEGMENTS; i++) {
+		uint64_t first = i * 11;
+
+		s->segments[i] = (struct tern_updater_segment){
+			.optimizer = (i + step) % 3 ? &s->rules[i % 2] : NULL,
+			.first = first,
+			.count = i + 1 < UPDATER_SEGMENTS ? 11 : count - first,
+			.update = step + i % 2 * 5};
+	}
+}
+
+static void test_skipped_segments_have_the_cpus_bits(void **state)
+{
+	(void)state;
+	make_gradients();
+	for (unsigned two_phase = 0; two_phase < 2; two_phase++) {
+		struct updater_skips skips;
+		struct pair p;
+
+		pair_open(&p, "adamw", 5, two_phase);
+		for (uint64_t step = 1; step <= 5; step++) {
+			double squares;
+
+			updater_skip(&skips, &p.optimizer, COUNT, step);
+			p.skips = step == 4 ? NULL : &skips;
+			for (int i = 0; i < 2 && two_phase; i++)
+				assert_int_equal(
+					tern_updater_sum(p.updaters[i], p.chunks[i],
+						sources + step, 5, 0.2f, &squares),
+					0);
+			update_both(&p, step, two_phase ? NULL : sources + step,
+				two_phase ? 1 : 5, 0.7f);
+		}
 		pair_close(&p);
 	}
 }
@@ -334,6 +379,8 @@ int updater_run_cases(CMFixtureFunction setup, CMFixtureFunction teardown)
 			test_so_have_updates_in_two_phases, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_segments_have_the_cpus_bits, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_skipped_segments_have_the_cpus_bits, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_chunks_of_other_sizes_share_the_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(

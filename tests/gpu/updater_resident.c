@@ -79,6 +79,7 @@ struct twins {
 	float *w[2][2]; /* [memory][parity of the version] */
 	float *g[2][SLOTS];
 	double squares[2];
+	const struct updater_skips *skips; /* of the next step; NULL: none */
 };
 
 /* Number of places (of PLACE floats) in the GPU's memory that a struct twins takes. */
@@ -102,6 +103,7 @@ static void twins_open(
 {
 	t->updaters = m->updaters;
 	t->slots = slots;
+	t->skips = NULL;
 	for (unsigned i = 0; i < 2; i++) {
 		const struct tern_updater_opts opts = {.optimizer = &m->optimizer,
 			.count = COUNT,
@@ -145,7 +147,9 @@ static int step_one(struct twins *t, unsigned i, uint64_t step, const float *con
 		.gradients = g,
 		.gradient_count = count,
 		.scale = g ? 1.0f / (float)t->slots : 1.0f,
-		.clip = 0.7f};
+		.clip = 0.7f,
+		.segments = t->skips ? t->skips->segments : NULL,
+		.segment_count = UPDATER_SEGMENTS};
 
 	return tern_updater_update(t->updaters[i], t->chunks[i], &s);
 }
@@ -193,6 +197,32 @@ static void test_updates_where_the_parameters_are(void **state)
 		}
 		machine_close(&m);
 	}
+}
+
+static void test_segments_are_skipped_where_the_parameters_are(void **state)
+{
+	static struct twins t;
+	struct updater_skips skips;
+	struct machine m;
+	float *places;
+
+	(void)state;
+	make_gradients();
+	places = machine_open(&m, "adamw", places_of(SLOTS));
+	for (unsigned in_place = 0; in_place < 2; in_place++) {
+		twins_open(&t, &m, places, 3, false);
+		t.skips = &skips;
+		for (uint64_t step = 1; step <= 5; step++) {
+			updater_skip(&skips, &m.optimizer, COUNT, step);
+			for (unsigned k = 0; k < 2; k++)
+				assert_int_equal(step_one(&t, k, step, sources(&t, k), 3,
+							 in_place),
+					0);
+			compare(&t, in_place ? 0 : step % 2);
+		}
+		twins_close(&t);
+	}
+	machine_close(&m);
 }
 
 static void sum_one(struct twins *t, unsigned i)
@@ -321,6 +351,9 @@ int updater_run_resident(CMFixtureFunction setup, CMFixtureFunction teardown)
 	const struct CMUnitTest cases[] = {
 		cmocka_unit_test_setup_teardown(
 			test_updates_where_the_parameters_are, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_segments_are_skipped_where_the_parameters_are, setup,
+			teardown),
 		cmocka_unit_test_setup_teardown(
 			test_sums_where_the_gradients_are, setup, teardown),
 		cmocka_unit_test_setup_teardown(
