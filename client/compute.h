@@ -142,6 +142,11 @@ void tern_work_refuse(const struct tern_work *work, int status, const char *text
  * The calls for one slot must cover each element exactly once. */
 void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
 
+/* Tensor number `param` of the job has no gradient in this slot: takes the place of
+ * tern_work_final() for its elements, which the computer has set to 0. If no slot of a step
+ * has a gradient of a tensor, the tensor is not updated. */
+void tern_work_unpushed(struct tern_work *work, uint32_t param);
+
 /* The slot is computed: all elements are final. `loss` is the mean over its records. The
  * computer no longer holds the work. */
 void tern_work_end(struct tern_work *work, double loss);

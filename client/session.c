@@ -509,10 +509,26 @@ static void compare(struct tern_slot *slot, double loss)
 	}
 	if (!verify_loss(&s->verify, loss, &which, text, sizeof(text)))
 		note(s, text);
-	for (uint32_t id = 0; id < count; id++)
-		tern_work_final(slot->work, session_param(s, id)->first,
-			session_param(s, id)->count);
+	for (uint32_t id = 0; id < count; id++) {
+		if (slot->pushed[id])
+			tern_work_final(slot->work, session_param(s, id)->first,
+				session_param(s, id)->count);
+		else
+			tern_work_unpushed(slot->work, s->params_of[id]);
+	}
 	tern_work_end(let_go(slot), loss);
+}
+
+/* The slot ends, and the program has not pushed this tensor. */
+static void not_pushed(struct tern_slot *slot, uint32_t id)
+{
+	struct tern_session *s = slot->session;
+
+	memset(tern_slot_gradient(slot, id), 0,
+		session_param(s, id)->count * sizeof(float));
+	verify_unpushed(&s->verify, id);
+	if (!session_verifies(slot))
+		tern_work_unpushed(slot->work, s->params_of[id]);
 }
 
 int tern_slot_end(struct tern_slot *slot, double loss)
@@ -524,13 +540,9 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 		return r;
 	if (slot->early)
 		return slot->revoked ? end_early(slot) : -EAGAIN;
-	for (uint32_t id = 0; id < s->job.param_count; id++) {
-		if (slot->pushed[id])
-			continue;
-		memset(tern_slot_gradient(slot, id), 0,
-			session_param(s, id)->count * sizeof(float));
-		tern_slot_push(slot, id, NULL);
-	}
+	for (uint32_t id = 0; id < s->job.param_count; id++)
+		if (!slot->pushed[id])
+			not_pushed(slot, id);
 	if (!session_verifies(slot) || slot->revoked)
 		tern_work_end(let_go(slot), loss);
 	else if (s->verify.phase == VERIFY_FIRST)

@@ -17,6 +17,7 @@
 #include <math.h>
 
 #include "client/data/permutation.h"
+#include "ps/marks.h"
 
 /* ---- sending ---- */
 
@@ -64,6 +65,8 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 
 	tensor.buf.offset += c->first * sizeof(float);
 	tensor.buf.bytes = c->count * sizeof(float);
+	if (marks_send(w, chunk, step))
+		tensor.shape = tern_marks_shape(&tensor.shape);
 	part->room = room;
 	part->req.done = part_sent;
 	part->req.arg = part;
@@ -111,6 +114,16 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count)
 	ready_say(&w->ready, first, count);
 	while (room->state == ROOM_COMPUTING && ready_take(&w->ready, &chunk))
 		send_chunk(w, room, chunk);
+}
+
+void tern_work_unpushed(struct tern_work *work, uint32_t param)
+{
+	struct room *room = room_of(work);
+	const struct tern_param *p = &room->worker->job.params[param];
+
+	if (room->state == ROOM_COMPUTING)
+		marks_say(room->worker, param);
+	tern_work_final(work, p->first, p->count);
 }
 
 /* The computation for this room has ended, and its buffer is free again. Returns false if
@@ -216,6 +229,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	w->computing = true;
 	w->is_announced = false;
 	ready_begin(&w->ready);
+	marks_begin(w);
 	enter(room, ROOM_COMPUTING);
 	w->opts.computer->ops->begin(w->opts.computer, &room->work);
 }
@@ -291,7 +305,7 @@ int slots_init(struct tern_worker *w)
 	int r = 0;
 
 	w->slots = calloc(w->job.slots + 1u, sizeof(*w->slots));
-	if (!w->slots || ready_init(&w->ready, &w->plan) < 0)
+	if (!w->slots || ready_init(&w->ready, &w->plan) < 0 || marks_init(w) < 0)
 		return -ENOMEM;
 	if (w->job.mode == TERN_MODE_ASYNC)
 		r = slots_add(w, 0, 0);
@@ -306,5 +320,6 @@ void slots_fini(struct tern_worker *w)
 {
 	rooms_fini(w);
 	ready_fini(&w->ready);
+	free(w->unpushed);
 	free(w->slots);
 }

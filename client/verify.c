@@ -8,6 +8,9 @@
 #include "base/digest.h"
 #include "base/util.h"
 
+/* Stands for a gradient that was not pushed. */
+#define UNPUSHED 0x756e70757368ull /* "unpush" */
+
 void verify_begin(struct verify *v)
 {
 	v->phase = v->left > 0 ? VERIFY_FIRST : VERIFY_OFF;
@@ -28,6 +31,20 @@ void verify_take(
 	case VERIFY_SECOND:
 		v->digests[id] ^=
 			from ? tern_digest_copy(to, from, bytes) : tern_digest(to, bytes);
+		break;
+	}
+}
+
+void verify_unpushed(struct verify *v, uint32_t id)
+{
+	switch (v->phase) {
+	case VERIFY_OFF:
+		break;
+	case VERIFY_FIRST:
+		v->digests[id] = UNPUSHED;
+		break;
+	case VERIFY_SECOND:
+		v->digests[id] ^= UNPUSHED;
 		break;
 	}
 }

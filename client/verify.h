@@ -43,6 +43,9 @@ void verify_begin(struct verify *v);
 void verify_take(
 	struct verify *v, uint32_t id, float *to, const float *from, size_t bytes);
 
+/* The program does not push this tensor: that differs from any gradient. */
+void verify_unpushed(struct verify *v, uint32_t id);
+
 /* The first computation has ended with this loss, and the second one follows. */
 void verify_again(struct verify *v, double loss);
 

@@ -9,6 +9,7 @@
  *     early.c     the next slot, while its parameters arrive
  *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
+ *     marks.c     tensors that a slot does not push
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
  *     lease.c     slots of workers that were lost; answers to "late"
@@ -163,6 +164,10 @@ struct tern_worker {
 	bool is_announced;
 	struct tern_work announced;
 
+	/* marks.c: a bit for each tensor that this slot has not pushed, and their number. */
+	uint8_t *unpushed;
+	uint32_t unpushed_count;
+
 	double step_loss; /* sum over `step_slots` slots */
 	uint32_t step_slots;
 	double losses[WORKER_LOSS_WINDOW], first_loss;
@@ -274,6 +279,15 @@ void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version
 void early_run(struct tern_worker *w);
 void early_arrived(struct tern_worker *w); /* a chunk of a version was received */
 void early_cancel(struct tern_worker *w);  /* the announced slot will not be begun */
+
+/* marks.c */
+int marks_init(struct tern_worker *w);
+void marks_begin(struct tern_worker *w); /* another slot begins */
+/* The slot that is being computed does not push this tensor of the job. */
+void marks_say(struct tern_worker *w, uint32_t param);
+/* True if a tensor of the chunk was not pushed: then the marks of the chunk are sent, under
+ * the step of its gradient. */
+bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step);
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With

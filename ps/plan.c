@@ -80,6 +80,7 @@ int tern_plan_init(struct tern_plan *plan, uint64_t element_count, uint32_t serv
 		c->server = i % server_count;
 		c->gradient_key = key_of("gradient", i);
 		c->parameter_key = key_of("parameter", i);
+		c->marks_key = key_of("marks", i);
 	}
 	return 0;
 }

@@ -14,7 +14,7 @@
 struct tern_chunk {
 	uint64_t first, count; /* its range of the flat vector, in elements */
 	uint32_t server;
-	uint64_t gradient_key, parameter_key;
+	uint64_t gradient_key, parameter_key, marks_key;
 };
 
 struct tern_plan {

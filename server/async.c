@@ -28,6 +28,9 @@
 #include "server/server_state.h"
 
 #include <errno.h>
+#include <string.h>
+
+#include "ps/marks.h"
 
 #define BEFORE_FIRST UINT64_MAX /* step of a stream until its first copy is made */
 
@@ -62,6 +65,7 @@ void async_fini(struct chunk *c)
 	for (uint32_t i = 0; c->streams && i < c->server->job.workers; i++) {
 		tern_pool_put(c->server->store, &c->streams[i].gradient);
 		tern_pool_put(c->server->store, &c->streams[i].copy);
+		free(c->streams[i].marks);
 	}
 	free(c->streams);
 }
@@ -284,7 +288,7 @@ static void one_applied(struct tern_task *task)
 		return;
 	if (!t->held)
 		t->step = t->step == BEFORE_FIRST ? 0 : t->step + 1;
-	t->pulled = t->held = false;
+	t->pulled = t->held = t->marked = false;
 	if (c->copies)
 		send_copy(t);
 	else
@@ -301,9 +305,35 @@ static void run_next(struct chunk *c)
 		return;
 	t = tern_list_first(&c->ready, struct stream, node);
 	c->computing = true;
+	skip_begin(c);
+	if (t->marked)
+		skip_add(c, t->marks);
 	c->copies = t->pulled || !c->server->job.ssp ||
 		    !is_ahead(c, t->step + 1, slowest(c, t));
 	chunk_submit(c, apply_one, one_applied);
+}
+
+/* The marks of the stream's gradient are here, or its worker was lost before. */
+static void marked(void *arg, int status, const uint8_t *marks)
+{
+	struct stream *t = arg;
+	struct chunk *c = t->chunk;
+
+	if (c->server->over)
+		return;
+	if (status < 0) {
+		failed(t, status);
+		return;
+	}
+	if (!t->marks)
+		t->marks = malloc(skip_marks_bytes(c));
+	if (!t->marks) {
+		server_fail(c->server, -ENOMEM, "no memory for the marks of a gradient");
+		return;
+	}
+	memcpy(t->marks, marks, skip_marks_bytes(c));
+	t->marked = true;
+	queue(t);
 }
 
 static void gradient_arrived(struct tern_req *req)
@@ -321,7 +351,10 @@ static void gradient_arrived(struct tern_req *req)
 	if (c->server->over)
 		return;
 	late_slot_ended(c, c->server->workers[t->worker]);
-	queue(t);
+	if (tern_marks_follow(&req->shape))
+		skip_receive(c, c->server->workers[t->worker], t->step, marked, t);
+	else
+		queue(t);
 }
 
 static void receive(struct stream *t)

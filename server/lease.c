@@ -28,6 +28,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ps/marks.h"
+
 /* ---- extra gradients ---- */
 
 static void extra_free(struct extra *e)
@@ -36,17 +38,21 @@ static void extra_free(struct extra *e)
 	free(e);
 }
 
+static uint64_t step_of(const struct extra *e)
+{
+	return e->version * e->chunk->server->job.slots + e->slot;
+}
+
 static void extra_refused(struct tern_req *req);
 
 static void extra_post(struct extra *e)
 {
 	static const struct tern_buf nowhere;
-	struct tern_server *s = e->chunk->server;
 
 	e->req.done = extra_refused;
 	e->req.arg = e;
-	tern_recv(e->from->data, &e->req, e->chunk->plan->gradient_key,
-		e->version * s->job.slots + e->slot, &nowhere, NULL, 0);
+	tern_recv(e->from->data, &e->req, e->chunk->plan->gradient_key, step_of(e),
+		&nowhere, NULL, 0);
 }
 
 static void extra_refused(struct tern_req *req)
@@ -60,6 +66,8 @@ static void extra_refused(struct tern_req *req)
 		return;
 	}
 	s->stats.gradients_refused++;
+	if (tern_marks_follow(&req->shape))
+		skip_receive(e->chunk, e->from, step_of(e), NULL, NULL);
 	if (e->version++ == e->last || e->from->gone || s->over)
 		extra_free(e);
 	else

@@ -15,6 +15,7 @@
  *     start.c   the time until the steps begin: workers that leave before, and the start
  *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
+ *     skip.c    tensors that no slot of a step has pushed
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
  *
@@ -171,6 +172,7 @@ struct chunk {
 	struct tern_updater_chunk *kept; /* state of the optimizer */
 	/* Parts of the chunk with different rules; NULL: the chunk has one rule. */
 	struct tern_updater_segment *segments;
+	struct skips *skips;        /* skip.c; NULL: no gradient had marks yet */
 	int status;                 /* status of the updater in the last task */
 	double squares;             /* clipping: sum of squares of the mean gradient */
 	double clip;                /* clipping: factor for the mean gradient */
@@ -207,6 +209,9 @@ struct extra {
 	uint64_t version, last;
 };
 
+/* The tensors of a chunk, and in which updates they are skipped (skip.c). */
+struct skips;
+
 struct stream {                /* async: the exchange of one chunk with one worker */
 	struct tern_list node; /* in chunk->ready */
 	struct chunk *chunk;
@@ -215,7 +220,9 @@ struct stream {                /* async: the exchange of one chunk with one work
 	uint64_t seen; /* version of the chunk that was last sent to the worker */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
-	bool sending; /* a copy is being sent */
+	uint8_t *marks; /* room for marks; NULL: no gradient of the stream had any yet */
+	bool marked;    /* the gradient has come with `marks` */
+	bool sending;   /* a copy is being sent */
 	/* The stream's present turn applies no gradient: it only makes the first copy, the
 	 * last one, or one that was held. */
 	bool pulled;
@@ -556,6 +563,21 @@ int others_connect(struct tern_server *s);
 void others_lost(struct server_peer *p, int status, const char *name);
 bool others_are_connected(const struct tern_server *s);
 struct server_peer *others_find(const struct tern_server *s, uint32_t index);
+
+/* skip.c */
+/* A gradient of `from` has come under `step`, and its marks follow (ps/marks.h): receives
+ * them, and then calls got(), also if that fails (status below 0). got NULL: the gradient was
+ * refused, and its marks are dropped. */
+void skip_receive(struct chunk *c, struct server_peer *from, uint64_t step,
+	void (*got)(void *arg, int status, const uint8_t *marks), void *arg);
+/* Size of the marks of a gradient of this chunk. */
+uint64_t skip_marks_bytes(const struct chunk *c);
+void skip_begin(struct chunk *c); /* the gradients of another update are received */
+/* A gradient of this update has these marks. */
+void skip_add(struct chunk *c, const uint8_t *marks);
+/* Called in the task of an update: the segments of this step. */
+void skip_prepare(struct chunk *c, struct tern_updater_step *step);
+void skip_fini(struct chunk *c);
 
 /* norm.c */
 int norm_init(struct tern_server *s);

@@ -352,6 +352,7 @@ static void fini_chunk(struct chunk *c)
 	for (int i = 0; i < 2; i++)
 		tern_pool_put(s->store, &c->w[i]);
 	tern_updater_chunk_free(s->opts.updater, c->kept);
+	skip_fini(c);
 	free(c->segments);
 	free(c->gradients);
 	free(c->sources);
@@ -377,14 +378,16 @@ void shard_fini(struct tern_server *s)
 void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
 	unsigned n, float scale, float clip)
 {
-	c->status = tern_updater_update(c->server->opts.updater, c->kept,
-		&(struct tern_updater_step){.step = c->version + 1,
-			.w_in = chunk_w(c, from),
-			.w_out = chunk_w(c, to),
-			.gradients = g,
-			.gradient_count = n,
-			.scale = scale,
-			.clip = clip});
+	struct tern_updater_step step = {.step = c->version + 1,
+		.w_in = chunk_w(c, from),
+		.w_out = chunk_w(c, to),
+		.gradients = g,
+		.gradient_count = n,
+		.scale = scale,
+		.clip = clip};
+
+	skip_prepare(c, &step);
+	c->status = tern_updater_update(c->server->opts.updater, c->kept, &step);
 }
 
 bool chunk_failed(struct chunk *c)

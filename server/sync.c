@@ -44,6 +44,7 @@
 
 #include <errno.h>
 
+#include "ps/marks.h"
 #include "ps/sum.h"
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
@@ -73,6 +74,11 @@ static uint64_t staging_of(const struct chunk *c)
 static bool folds(const struct tern_server *s)
 {
 	return s->window < s->job.slots;
+}
+
+static uint32_t slot_of(const struct gradient *g)
+{
+	return (uint32_t)(g - g->chunk->gradients);
 }
 
 /* ---- applying ---- */
@@ -380,7 +386,7 @@ static void take_in(struct gradient *g, struct server_peer *from)
 {
 	struct chunk *c = g->chunk;
 	struct tern_server *s = c->server;
-	uint32_t slot = (uint32_t)(g - c->gradients);
+	uint32_t slot = slot_of(g);
 
 	g->arrived = true;
 	late_slot_ended(c, from);
@@ -396,14 +402,49 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	go_on(c);
 }
 
+static void did_not_arrive(struct gradient *g, struct server_peer *from, int status)
+{
+	struct chunk *c = g->chunk;
+	uint32_t slot = slot_of(g);
+
+	if (c->server->leases[slot].holder != from)
+		receive(c, slot); /* the old holder was lost: receive from the new one */
+	else
+		tern_talk_failed(&from->talk, status);
+}
+
+/* The marks of a gradient are here, or its worker was lost before. Until then the gradient
+ * has not arrived, and `from` says that it is being received. */
+static void marked(void *arg, int status, const uint8_t *marks)
+{
+	struct gradient *g = arg;
+	struct chunk *c = g->chunk;
+	struct server_peer *from = TERN_TAKE(g->from);
+
+	if (status == 0 && !c->server->over)
+		skip_add(c, marks);
+	if (status == 0 && !c->server->over) {
+		take_in(g, from);
+		return;
+	}
+	if (g->in_place)
+		tern_release(&g->req);
+	if (!c->server->over)
+		did_not_arrive(g, from, status); /* without its marks */
+}
+
 static void arrived(struct tern_req *req)
 {
 	struct gradient *g = req->arg;
 	struct chunk *c = g->chunk;
 	struct tern_server *s = c->server;
-	struct server_peer *from = TERN_TAKE(g->from);
-	uint32_t slot = (uint32_t)(g - c->gradients);
+	struct server_peer *from = g->from;
 
+	if (req->status == 0 && !s->over && tern_marks_follow(&req->shape)) {
+		skip_receive(c, from, c->version * s->job.slots + slot_of(g), marked, g);
+		return;
+	}
+	g->from = NULL;
 	if (s->over) {
 		if (req->status == 0 && g->in_place)
 			tern_release(req);
@@ -411,10 +452,8 @@ static void arrived(struct tern_req *req)
 		take_in(g, from);
 	} else if (req->status == -EMSGSIZE) {
 		chunk_takes(c, from->index, req);
-	} else if (s->leases[slot].holder != from) {
-		receive(c, slot); /* the old holder was lost: receive from the new one */
 	} else {
-		tern_talk_failed(&from->talk, req->status);
+		did_not_arrive(g, from, req->status);
 	}
 }
 
@@ -534,6 +573,7 @@ static void gather(struct chunk *c)
 
 	s->staging_left -= staging_of(c);
 	enter(c, CHUNK_GATHERING);
+	skip_begin(c);
 	for (uint32_t i = 0; i < s->job.slots; i++)
 		c->gradients[i].chunk = c;
 	receive_due(c);

@@ -68,7 +68,7 @@ struct tern_rule_opts {
 	/* "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam" or "adamw"; NULL:
 	 * "sgd". docs/training.md has the formulas and the defaults. For single tensors
 	 * also "mean": the tensor becomes the mean of what was pushed, as statistics
-	 * need. */
+	 * need; a slot that does not push it counts as 0, unless none does. */
 	const char *name;
 	double lr; /* learning rate */
 	double momentum, beta1, beta2, epsilon, weight_decay, initial_accumulator;
@@ -299,12 +299,14 @@ TERN_API float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id);
  */
 TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *from);
 
-/* Ends the slot: it is computed. The gradients of tensors that were not pushed are 0.
- * `loss` is the mean over the slot's records, for progress lines; a loss that is no
- * number ends the job. The caller no longer holds the slot. If the slot is to be computed
- * twice, tern_session_next() gives it out again now, and the loss of the second time
- * counts; if the gradients differ then, the session ends. -EINVAL: the caller did not
- * hold the slot; -EAGAIN: the slot is early. */
+/* Ends the slot: it is computed. A tensor that was not pushed counts as 0. If no slot of
+ * the step pushes it (async, ssp: if this slot does not), it is skipped: it keeps its
+ * values, also with weight decay, and its rule's state and number of updates stand still.
+ * `loss` is the mean over the slot's records, for progress lines; a loss that is no number
+ * ends the job. The caller no longer holds the slot. If the slot is to be computed twice,
+ * tern_session_next() gives it out again now, and the loss of the second time counts; if
+ * the gradients differ then, or another tensor is not pushed, the session ends. -EINVAL:
+ * the caller did not hold the slot; -EAGAIN: the slot is early. */
 TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the

@@ -210,7 +210,8 @@ class Slot:
 
     def push(self, w: Tensor, gradient: Any) -> None:
         """Hands over the gradient of a tensor: the mean over the slot's records. Takes anything with the buffer
-        protocol or __array__. When it returns, the array can be changed again. Any thread may push."""
+        protocol or __array__. When it returns, the array can be changed again. Any thread may push. A tensor that no
+        slot of the step pushes is skipped: it keeps its values, and so does the state of its optimizer."""
         self._check(w)
         self._await_all()
         if not self._native.push(self._turn, w.id, gradient):

@@ -79,6 +79,32 @@ static void test_one_bit_makes_a_difference(void **state)
 	assert_int_equal(first, 1);
 }
 
+static void test_a_tensor_is_pushed_both_times_or_not(void **state)
+{
+	for (unsigned pushed = 0; pushed < 4; pushed++) {
+		struct bed bed;
+		uint32_t first = TENSORS;
+
+		(void)state;
+		fill(&bed);
+		memset(bed.room[1], 0, sizeof(bed.room[1]));
+		verify_begin(&bed.v);
+		for (unsigned i = 0; i < 2; i++) {
+			for (unsigned k = 0; k < TENSORS; k++)
+				if (k != 1 || pushed >> i & 1)
+					verify_take(&bed.v, k, bed.room[k], NULL,
+						sizeof(bed.room[k]));
+				else
+					verify_unpushed(&bed.v, k);
+			if (i == 0)
+				verify_again(&bed.v, 0.5);
+		}
+		assert_int_equal(verify_differing(&bed.v, TENSORS, &first),
+			pushed == 1 || pushed == 2);
+		assert_int_equal(first, pushed == 1 || pushed == 2 ? 1 : TENSORS);
+	}
+}
+
 static void test_gradients_may_lie_in_place(void **state)
 {
 	struct bed bed;
@@ -149,6 +175,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_equal_gradients_do_not_differ),
 		cmocka_unit_test(test_one_bit_makes_a_difference),
+		cmocka_unit_test(test_a_tensor_is_pushed_both_times_or_not),
 		cmocka_unit_test(test_gradients_may_lie_in_place),
 		cmocka_unit_test(test_a_slot_that_is_not_verified_is_copied),
 		cmocka_unit_test(test_a_loss_that_differs_is_told),

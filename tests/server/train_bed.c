@@ -103,7 +103,7 @@ static int finishing(void *arg, struct tern_ps_text *why)
 }
 
 /* reconnect_ns is short, since in these tests no lost link is ever restored. */
-static void open_member(struct member *m)
+void open_member(struct member *m)
 {
 	const struct tern_context_opts opts = {.reconnect_ns = 50 * TERN_NS_PER_MS};
 
@@ -142,6 +142,7 @@ static void *leave(void *arg)
 	tern_server_free(m->server);
 	tern_updater_free(m->updater);
 	tern_worker_free(m->worker);
+	tern_session_free(m->session);
 	engine_computer_free(m->computer);
 	tern_engine_free(m->engine);
 	tern_domain_free(m->domain);

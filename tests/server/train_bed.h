@@ -8,6 +8,8 @@
 
 #include <pthread.h>
 
+#include <tern/train.h>
+
 #include "base/clock.h"
 #include "client/data/dataset.h"
 #include "client/engine_computer.h"
@@ -25,6 +27,7 @@ struct member { /* one process of the job, simulated within this one */
 	struct tern_engine *engine; /* for a worker, as is its computer */
 	struct engine_computer *computer;
 	struct tern_updater *updater; /* for a server */
+	struct tern_session *session; /* for a worker that has one; its own worker */
 	bool ended, closed;
 	pthread_t leaver; /* thread that frees what a closed member had */
 	int status;
@@ -64,6 +67,7 @@ int make_data(void **state);
 int free_data(void **state);
 void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results);
+void open_member(struct member *m);
 void open_worker(struct member *m, const struct tern_model *model);
 void close_member(struct member *m);
 /* Closes all members that are still open, and waits until all their memory is freed. */

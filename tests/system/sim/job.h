@@ -73,6 +73,8 @@ struct job {
 	bool from_first;
 	/* Initial value of an element; NULL: all are 0. */
 	float (*initial)(const struct job *j, uint64_t element);
+	/* True for an element that the ledger does not count; NULL: there is none. */
+	bool (*apart)(uint64_t element);
 	/* A server is stalled, for longer than the time limit of a worker. */
 	bool server_naps;
 	/* Time without progress after which a worker is lost; 0: the servers' default. */

@@ -16,6 +16,7 @@
 #include "client/safetensors.h"
 #include "client/session.h"
 #include "tests/system/sim/ledger.h"
+#include "tests/system/sim/rare.h"
 #include "tests/system/sim/scenario.h"
 
 /* Longest time between two calls of the program. */
@@ -32,12 +33,13 @@
 static const struct {
 	const char *name;
 	uint64_t first, count;
-} tensors[] = {{"bias", 0, 1000}, {"layer.1", 1000, 4096}, {"layer.2", 5096, 5000},
-	{"scale", 10096, 2}, {"table", 10098, 2190}};
+} tensors[] = {{"bias", 0, 900}, {"bias.rare", 900, 100}, {"layer.1", 1000, 4096},
+	{"layer.2", 5096, 5000}, {"scale", 10096, 2}, {"scale.mean", 10098, 2},
+	{"table", 10100, 2188}};
 
 #define AHEAD    6
 #define TENSORS  TERN_ARRAY_SIZE(tensors)
-#define ELEMENTS (10098u + 2190u)
+#define ELEMENTS (10100u + 2188u)
 
 struct program {
 	struct tern_session *session;
@@ -273,17 +275,39 @@ static void disturb(struct program *p, unsigned k, float *to)
 	to[below(p, tensors[k].count)] += NOISE * (float)++p->noises;
 }
 
+/* The rare tensor that this tensor is; NULL: it is none. */
+static const struct rare *rare_of(unsigned k)
+{
+	for (unsigned i = 0; i < RARE_COUNT; i++)
+		if (tensors[k].first == rare_tensors[i].first)
+			return &rare_tensors[i];
+	return NULL;
+}
+
+/* Computes the gradient of a tensor. Returns false if it is not to be pushed, which is the
+ * same if the slot is computed again. */
+static bool fill(struct program *p, unsigned k, float *to)
+{
+	const struct rare *rare = rare_of(k);
+	uint64_t record = tern_slot_record(p->slot, 0);
+	uint32_t share = p->job->async ? p->member->worker->opts.index : p->info.slot;
+
+	if (rare) {
+		rare_fill(rare, p->info.step, share, to);
+		return rare_is_pushed(rare, p->info.step, share);
+	}
+	ledger_fill(record, p->info.step, to, tensors[k].first, tensors[k].count);
+	disturb(p, k, to);
+	return !is_zero(to, tensors[k].count) || tern_mix64(record * TENSORS + k) % 2;
+}
+
 static void push(struct program *p)
 {
 	unsigned k = p->order[p->pushed++];
 	bool in_place = dice(p, 500);
 	float *to = in_place ? tern_slot_gradient(p->slot, p->ids[k]) : p->room;
 
-	ledger_fill(tern_slot_record(p->slot, 0), p->info.step, to, tensors[k].first,
-		tensors[k].count);
-	disturb(p, k, to);
-	/* A tensor that is not pushed counts as zero, also if the slot is computed twice. */
-	if (!in_place && is_zero(to, tensors[k].count) && dice(p, 500))
+	if (!fill(p, k, to))
 		return;
 	expect(p, tern_slot_push(p->slot, p->ids[k], in_place ? NULL : to), 0, "a push");
 	if (!in_place)
@@ -518,6 +542,7 @@ static void declare(struct program *p, unsigned index)
 	for (unsigned i = 0; i < TENSORS; i++) {
 		unsigned k = order[i];
 		bool given = p->job->given >> k & 1;
+		const struct rare *rare = rare_of(k);
 
 		expect(p,
 			tern_session_tensor(p->session,
@@ -525,6 +550,7 @@ static void declare(struct program *p, unsigned index)
 					.shape =
 						tern_shape_1d(TERN_F32, tensors[k].count),
 					.init = given ? TERN_INIT_GIVEN : TERN_INIT_ZEROS,
+					.rule = rare ? &rare->rule : NULL,
 					.values = given ? p->given + tensors[k].first
 							: NULL},
 				&p->ids[k]),
@@ -585,7 +611,9 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	p->timer.fire = fire;
 	m->fickle = index + j->fickle >= j->workers;
 	m->stalled = m->fickle;
-	p->odd = (unsigned)below(p, TENSORS);
+	do
+		p->odd = (unsigned)below(p, TENSORS);
+	while (rare_of(p->odd));
 	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
 		tern_never("a session");
 	declare(p, index);
@@ -622,7 +650,7 @@ static unsigned giver(const struct job *j)
 	const float *result = job_result(j);
 
 	for (uint64_t i = 0; result && j->from_first && i < ELEMENTS; i++)
-		if (is_given(j, i) && !ledger_counts(i))
+		if (is_given(j, i) && !ledger_counts(i) && !rare_has(i))
 			return (unsigned)(result[i] - 1) / 8;
 	return 0;
 }
@@ -646,7 +674,7 @@ static bool began_right(const struct job *j)
 	unsigned lost = j->workers - job_workers_left(j);
 
 	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
-		if (result[i] == initial(j, i) || ledger_counts(i))
+		if (result[i] == initial(j, i) || ledger_counts(i) || rare_has(i))
 			continue;
 		fprintf(stderr, "program: element %u ends as %g, and began as %g\n",
 			(unsigned)i, (double)result[i], (double)initial(j, i));
@@ -692,12 +720,14 @@ static bool all_have_the_result(const struct job *j)
 		fprintf(stderr, "program: member %u ended with other parameters\n", i);
 		return false;
 	}
-	return result && (!j->given || began_right(j));
+	return result && (!j->given || began_right(j)) && rare_are_right(j);
 }
 
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	unsigned given = seed / 2 % 3 ? 1 + (unsigned)(seed / 3 % 31) : 0;
+	/* If from_first, `bias` is given, whose values show who has given them. */
+	bool from_first = seed / 2 % 3 == 2;
+	unsigned given = seed / 2 % 3 ? (1 + (unsigned)(seed / 3 % 127)) | from_first : 0;
 	struct job job = {.servers = 1 + (unsigned)(seed % 3),
 		.workers = 1 + (unsigned)(seed / 2 % 6),
 		.cut_permille = seed % 4 != 2 && seed % 3 ? 100 : 0,
@@ -711,8 +741,9 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 		.async = seed % 8 == 5,
 		.sessions = true,
 		.given = given,
-		.from_first = seed / 2 % 3 == 2,
+		.from_first = from_first,
 		.initial = initial,
+		.apart = rare_has,
 		.prologue = hurt_giver,
 		.also = all_have_the_result};
 

@@ -4,7 +4,8 @@
  * only through the public interface. It takes its time, declares and pushes tensors in a
  * random order, looks at parameters that arrive, makes mistakes that must be refused, fails or hangs in the middle of a
  * slot, goes on with a slot that was revoked, and saves the results when it is the
- * finisher. Its gradients count records (ledger.h). Some programs compute wrong gradients,
+ * finisher. Its gradients count records (ledger.h), but for tensors that it pushes rarely
+ * (rare.h). Some programs compute wrong gradients,
  * other ones each time: the session must find that out, and nothing of them may be counted.
  */
 #ifndef TERN_TESTS_SYSTEM_SIM_PROGRAM_H
