@@ -72,12 +72,14 @@ class Server:
         return self._unflatten(slot[w] for w in self._tensors)
 
     def push_tree(self, slot: Slot, gradients: Any) -> None:
-        """Hands over the gradients, a tree of the same structure: the means over the slot's records."""
-        leaves, structure = jax.tree_util.tree_flatten(gradients)
+        """Hands over the gradients, a tree of the same structure: the means over the slot's records. None in place of
+        an array: the slot has no gradient of this leaf."""
+        leaves, structure = jax.tree_util.tree_flatten(gradients, is_leaf=lambda leaf: leaf is None)
         if structure != self._structure:
             raise ValueError(f"push_tree: expected gradients in the tree {self._structure}, got {structure}")
         for w, gradient in zip(self._tensors, leaves):
-            slot.push(w, numpy.asarray(gradient))
+            if gradient is not None:
+                slot.push(w, numpy.asarray(gradient))
 
     def key(self, slot: Slot) -> Any:
         """A key for random numbers, such as those of dropout, made from the slot's seed."""

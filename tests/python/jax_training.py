@@ -85,6 +85,19 @@ def gradients_of_a_tree_are_pushed_by_their_names():
         assert numpy.array_equal(value, leaf)
 
 
+def a_leaf_without_a_gradient_is_not_pushed():
+    s, native = session(slots=1)
+    with s:
+        server = pytern.jax.Server({"b": jnp.zeros(2), "w": [jnp.ones(3), jnp.ones(4)]}, s)
+        for slot in s.slots():
+            with slot:
+                server.push_tree(slot, {"b": None, "w": [jnp.zeros(3), None]})
+                slot.loss(0)
+                assert list(native.pushed) == ["w.0"]
+                refused(ValueError, "push_tree: expected gradients in the tree ", server.push_tree, slot,
+                        {"b": None, "w": None})
+
+
 def what_cannot_be_trained_is_refused_by_name():
     s, native = session(slots=1)
     refused(ValueError, "parameter w: expected an array of float32, got int32", pytern.jax.Server,
@@ -127,6 +140,7 @@ tap.run([
     trees_have_the_slots_version_and_keep_it,
     training_begins_with_the_values_of_the_tree,
     gradients_of_a_tree_are_pushed_by_their_names,
+    a_leaf_without_a_gradient_is_not_pushed,
     what_cannot_be_trained_is_refused_by_name,
     the_example_learns_and_its_bytes_are_the_same,
 ])
