@@ -27,12 +27,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/util.h"
-#include "tools/launch.h"
-#include "tools/place.h"
+#include "tools/run_state.h"
 #include "tools/signals.h"
 
 struct run_settings {
@@ -72,47 +70,6 @@ static const struct option options[] = {
 		struct run_settings, json),
 	LOG_LEVEL_OPTION(struct run_settings, log_level),
 	OPTION_END,
-};
-
-/* Finds the reason in what a Python program prints before it exits with code 1: the line
- * after the frames of its last traceback. */
-struct reason {
-	bool in_traceback;
-	char text[560];
-};
-
-struct run {
-	struct launch l;
-	uint64_t verify_first;
-	struct place place;
-	char **program; /* PROGRAM ARGS..., NULL-terminated */
-	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
-	json_int_t joined;  /* number of workers that have joined server 0 */
-	bool begun;         /* the steps have begun on server 0 */
-	bool completed;     /* server 0 says that the job was completed */
-	unsigned succeeded; /* number of workers that have ended with exit code 0 */
-	/* How the first worker has ended that did so before the steps, whatever its exit
-	 * code, and the time since when others wait for it in vain; 0: none do. */
-	char early[640];
-	uint64_t early_ns;
-	/* Time when this process first saw that all workers have ended; 0: not yet. The
-	 * servers may still have something to say. */
-	uint64_t ended_ns;
-	/* How the first worker that failed has ended, without those whose loss was told:
-	 * cause_of is its child number. cause_is_code: that is an exit code, and the worker
-	 * has not printed a reason. */
-	char cause[640];
-	unsigned cause_of;
-	bool cause_is_code;
-	char dead_server[160]; /* how the first server that failed has ended */
-	bool server_killed;    /* that server was killed by a signal */
-	/* A server reported an error when all workers had ended or were lost: one of them
-	 * is the cause, and those that still run, such as one that prints its traceback, may
-	 * tell more. */
-	bool blames_workers;
-	bool input_error; /* the user made the error in l.error */
-	/* The job is being ended: failures of children are only a consequence. */
-	bool ending;
 };
 
 /* ---- starting the workers ---- */
@@ -228,36 +185,7 @@ static void start_worker(struct launch *l, unsigned index)
 	}
 }
 
-static bool all_started(const struct run *r)
-{
-	return r->l.sup.child_count == r->l.opts.servers + r->l.opts.workers;
-}
-
-/* Number of workers of other ranks of which this process, as rank 0, does not know that
- * they have ended. */
-static uint64_t others_running(const struct run *r)
-{
-	return place_has_servers(&r->place) ? place_others(&r->place) : 0;
-}
-
-static bool all_workers_ended(const struct run *r)
-{
-	return all_started(r) && !launch_running(&r->l, true) && !others_running(r);
-}
-
 /* ---- what the workers print ---- */
-
-static void look_for_reason(struct reason *reason, const char *text, size_t bytes)
-{
-	static const char first[] = "Traceback (most recent call last):";
-
-	if (bytes == sizeof(first) - 1 && memcmp(text, first, bytes) == 0) {
-		reason->in_traceback = true;
-	} else if (reason->in_traceback && bytes && *text != ' ') {
-		reason->in_traceback = false;
-		snprintf(reason->text, sizeof(reason->text), "%.*s", (int)bytes, text);
-	}
-}
 
 static void report_output(
 	struct run *r, const struct child *c, int fd, char *text, size_t bytes)
@@ -280,7 +208,7 @@ static void on_text(void *arg, struct child *c, int fd, const char *text, size_t
 	size_t n = 0;
 
 	if (fd == STDERR_FILENO)
-		look_for_reason(&r->reasons[launch_number(&r->l, c)], text, bytes);
+		run_look_for_reason(&r->reasons[launch_number(&r->l, c)], text, bytes);
 	if (!r->l.out.json)
 		n = (size_t)snprintf(line, sizeof(line), "%s: ", c->name);
 	memcpy(line + n, text, bytes);
@@ -308,7 +236,7 @@ static void take_error(struct run *r, const struct child *c, const json_t *event
 		r->input_error ? "" : ": ", text ? text : "failed");
 	if (r->input_error)
 		launch_fail(&r->l);
-	r->blames_workers = all_started(r) && !launch_workers_to_come(&r->l);
+	r->blames_workers = run_all_started(r) && !launch_workers_to_come(&r->l);
 }
 
 /* Takes the event "lost" of a server. What becomes of this process's own workers is told
@@ -372,151 +300,14 @@ static void on_status(void *arg)
 		&r->l, "run", json_pack("{ss ss}", "event", "status", "text", text));
 }
 
-/* ---- the ends of children ---- */
-
-static bool is_well(const struct child *c)
-{
-	return WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
-}
-
-/* The reason that a worker has printed for its exit code; NULL: none. */
-static const char *reason_of(const struct run *r, const struct child *c)
-{
-	const char *reason = r->reasons[launch_number(&r->l, c)].text;
-
-	/* 1 is the code of an exception that was not caught */
-	return WEXITSTATUS(c->status) == 1 && *reason ? reason : NULL;
-}
-
-/* Describes how a worker has ended: "worker 1 exited with code 1: ValueError: x". */
-static void describe(const struct run *r, const struct child *c, char *text, size_t bytes)
-{
-	const char *reason = reason_of(r, c);
-	int code = WEXITSTATUS(c->status);
-
-	if (WIFSIGNALED(c->status))
-		snprintf(text, bytes, "%s was killed by signal %d (%s)", c->name,
-			WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
-	else if (reason)
-		snprintf(
-			text, bytes, "%s exited with code %d: %s", c->name, code, reason);
-	else
-		snprintf(text, bytes, "%s exited with code %d", c->name, code);
-}
-
-static void on_exit_of_server(struct run *r, const struct child *c)
-{
-	if (!launch_running(&r->l, false))
-		r->l.served_ns = tern_clock_ns();
-	/* without workers, servers end with a failure */
-	if (is_well(c) || all_workers_ended(r))
-		return;
-	if (!*r->dead_server || (WIFSIGNALED(c->status) && !r->server_killed)) {
-		supervise_describe(c, r->dead_server, sizeof(r->dead_server));
-		r->server_killed = WIFSIGNALED(c->status);
-	}
-	launch_fail(&r->l);
-}
-
-static void on_exit_of(void *arg, struct child *c)
-{
-	struct run *r = arg;
-
-	if (r->ending)
-		return;
-	if (!launch_is_worker(&r->l, c)) {
-		on_exit_of_server(r, c);
-		return;
-	}
-	if (!r->begun && !*r->early)
-		describe(r, c, r->early, sizeof(r->early));
-	if (is_well(c)) {
-		r->succeeded++;
-		return;
-	}
-	if (!*r->cause || r->l.told[r->cause_of]) {
-		describe(r, c, r->cause, sizeof(r->cause));
-		r->cause_of = launch_number(&r->l, c);
-		r->cause_is_code = WIFEXITED(c->status) && !reason_of(r, c);
-	}
-	r->l.died[launch_number(&r->l, c)] = true;
-	if (!r->l.loss_ns)
-		r->l.loss_ns = tern_clock_ns();
-}
-
-/* ---- lost workers ---- */
-
-static void tell_loss(struct run *r, unsigned i)
-{
-	const struct child *c = &r->l.sup.children[i];
-	char text[900], how[640];
-
-	if (r->l.died[i]) {
-		describe(r, c, how, sizeof(how));
-		snprintf(text, sizeof(text), "%s: the job goes on without it", how);
-	} else {
-		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,
-			r->l.missed[i]);
-	}
-	launch_tell_loss(&r->l, c, text);
-}
-
-/* Reports losses that did not end the job. A worker that has ended well is none, even if
- * it did not say goodbye to the servers. */
-static void tell_losses(struct run *r)
-{
-	for (unsigned i = (unsigned)r->l.opts.servers; i < r->l.sup.child_count; i++) {
-		const struct child *c = &r->l.sup.children[i];
-		bool well = !c->running && is_well(c);
-
-		if (r->l.died[i] || (r->l.missed[i] && !well))
-			tell_loss(r, i);
-	}
-	r->l.loss_ns = 0;
-}
-
-static bool has_passed(uint64_t since_ns, uint64_t ns)
-{
-	return since_ns && launch_ms_left(since_ns, ns) == 0;
-}
-
-/* Fails the job if workers wait in vain for one that has ended before the steps. */
-static void look_for_waiting(struct run *r)
-{
-	if (!*r->early || r->begun || !r->joined ||
-		(!launch_running(&r->l, true) && !others_running(r)))
-		r->early_ns = 0;
-	else if (!r->early_ns)
-		r->early_ns = tern_clock_ns();
-	if (has_passed(r->early_ns, LAUNCH_PATIENCE_NS))
-		launch_fail(&r->l);
-}
-
-static void settle_losses(struct run *r)
-{
-	if (!r->l.failed_ns)
-		look_for_waiting(r);
-	if (!r->l.failed_ns && (r->begun || !*r->early) && !all_workers_ended(r) &&
-		has_passed(r->l.loss_ns, LAUNCH_PATIENCE_NS))
-		tell_losses(r);
-}
-
 /* ---- the course of a job, and its end ---- */
-
-/* How long to wait for a better cause of a failure. */
-static uint64_t patience_ns(const struct run *r)
-{
-	if (r->server_killed || r->early_ns || r->input_error)
-		return 0;
-	return r->blames_workers ? LAUNCH_LINGER_NS : LAUNCH_PATIENCE_NS;
-}
 
 static int own_turn_ms(const struct run *r)
 {
 	if (r->ended_ns)
 		return r->begun ? launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS) : 0;
 	if (r->l.failed_ns)
-		return launch_ms_left(r->l.failed_ns, patience_ns(r));
+		return launch_ms_left(r->l.failed_ns, run_patience_ns(r));
 	if (r->early_ns)
 		return launch_ms_left(r->early_ns, LAUNCH_PATIENCE_NS);
 	if (r->l.loss_ns)
@@ -544,23 +335,24 @@ static bool awaits_servers(struct run *r)
 		r->ended_ns = tern_clock_ns();
 		return true;
 	}
-	return r->begun && !r->l.served_ns && !has_passed(r->ended_ns, LAUNCH_LINGER_NS);
+	return r->begun && !r->l.served_ns &&
+	       !run_has_passed(r->ended_ns, LAUNCH_LINGER_NS);
 }
 
 static bool is_over(struct run *r)
 {
 	if (r->l.sup.signal)
 		return true;
-	if (all_workers_ended(r))
+	if (run_all_workers_ended(r))
 		return !awaits_servers(r);
 	if (r->l.failed_ns)
-		return has_passed(r->l.failed_ns, patience_ns(r));
+		return run_has_passed(r->l.failed_ns, run_patience_ns(r));
 	/* the workers of other ranks need no server any more */
-	if (others_running(r) && r->l.served_ns && !launch_running(&r->l, true))
+	if (run_others_running(r) && r->l.served_ns && !launch_running(&r->l, true))
 		return true;
 	/* workers that hang were lost, and the others have ended */
 	return !launch_workers_to_come(&r->l) &&
-	       has_passed(r->l.served_ns, LAUNCH_LINGER_NS);
+	       run_has_passed(r->l.served_ns, LAUNCH_LINGER_NS);
 }
 
 /* Does what is due between the ranks. */
@@ -590,9 +382,9 @@ static void run(struct run *r)
 {
 	do {
 		launch_turn(&r->l, turn_ms(r));
-		r->l.settled = all_started(r);
+		r->l.settled = run_all_started(r);
 		turn_place(r);
-		settle_losses(r);
+		run_settle_losses(r);
 	} while (!is_over(r));
 }
 
@@ -602,8 +394,8 @@ static void wait_for_others(struct run *r, uint64_t limit_ns)
 {
 	uint64_t since_ns = tern_clock_ns();
 
-	while (r->begun && others_running(r) && !r->l.served_ns &&
-		r->l.sup.interrupt_count < 2 && !has_passed(since_ns, limit_ns)) {
+	while (r->begun && run_others_running(r) && !r->l.served_ns &&
+		r->l.sup.interrupt_count < 2 && !run_has_passed(since_ns, limit_ns)) {
 		int left_ms = launch_ms_left(since_ns, limit_ns);
 		int place_ms = place_turn_ms(&r->place);
 
@@ -641,40 +433,6 @@ static int conclude_interrupted(struct run *r)
 	return launch_say_end(&r->l, 128 + signal, text);
 }
 
-/* Writes the one cause of the failure. */
-static void name_cause(const struct run *r, char *text, size_t bytes)
-{
-	if (r->server_killed) {
-		snprintf(text, bytes, "%s", r->dead_server);
-	} else if (r->early_ns) {
-		snprintf(text, bytes, "the steps could not begin: %s", r->early);
-	} else if (*r->cause && (!*r->l.error || r->blames_workers)) {
-		bool more = r->cause_is_code && *r->l.error;
-
-		snprintf(text, bytes, "%s%s%s", r->cause, more ? "; " : "",
-			more ? r->l.error : "");
-	} else if (*r->l.error && !(r->succeeded && r->blames_workers)) {
-		snprintf(text, bytes, "%s", r->l.error);
-	} else if (all_workers_ended(r)) {
-		snprintf(text, bytes, "the job was not completed: %s%s%s",
-			!r->joined && !r->begun ? "no worker has joined its servers"
-			: !r->begun ? "workers have ended before the steps began"
-				    : "its workers have ended before its end",
-			*r->l.error ? ": " : "", r->l.error);
-	} else {
-		snprintf(text, bytes, "%s",
-			*r->dead_server ? r->dead_server
-					: "the servers ended before the workers");
-	}
-}
-
-static bool has_succeeded(const struct run *r)
-{
-	if (!place_has_servers(&r->place))
-		return r->succeeded && !r->l.failed_ns;
-	return r->succeeded && r->completed && (!r->l.failed_ns || r->blames_workers);
-}
-
 static int conclude(struct run *r)
 {
 	char text[1200];
@@ -682,12 +440,12 @@ static int conclude(struct run *r)
 	if (r->l.sup.signal)
 		return conclude_interrupted(r);
 	end_all(r, SIGTERM, LAUNCH_GRACE_MS);
-	if (!has_succeeded(r)) {
-		name_cause(r, text, sizeof(text));
+	if (!run_has_succeeded(r)) {
+		run_name_cause(r, text, sizeof(text));
 		return launch_say_end(
 			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);
 	}
-	tell_losses(r);
+	run_tell_losses(r);
 	if (r->l.out.json)
 		report(&r->l.out, "run",
 			json_pack("{ss sI sI}", "event", "done", "workers",
@@ -839,7 +597,7 @@ static void prepare(struct run *r, const struct place *place, char **program)
 	r->l.notes_on_stderr = true;
 	r->l.sup.on_line = on_line;
 	r->l.sup.on_text = on_text;
-	r->l.sup.on_exit = on_exit_of;
+	r->l.sup.on_exit = run_on_exit_of;
 	r->l.sup.on_status = on_status;
 	r->l.sup.arg = r;
 	if (!place_is_ranked(place))
