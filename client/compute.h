@@ -54,7 +54,7 @@ struct tern_buf;
 struct tern_mem;
 
 /* A slot that a computer holds. The worker owns the structure; the fields do not change
- * while the computer holds it. */
+ * while the computer holds it, except for `weight`. */
 struct tern_work {
 	/* Number of steps that the parameters contain; in async mode the number of this
 	 * worker's steps. */
@@ -70,6 +70,9 @@ struct tern_work {
 	bool is_new_memory;
 	/* For tern_work_record(). */
 	uint64_t seed, record_count, first;
+	/* Weight of the slot's loss in the mean over slots, 1 at the beginning. The computer
+	 * may set another one, 0 or more, before it ends the work. */
+	double weight;
 };
 
 /* An evaluation that a computer holds. The worker owns the structure. */

@@ -378,6 +378,7 @@ void finish_start(struct tern_worker *w)
 		return;
 	}
 	w->results.bytes = w->byte_count;
+	report_say(w);
 	if (computer->ops->complete)
 		computer->ops->complete(computer, versions_current(w));
 	if (w->job.mode == TERN_MODE_ASYNC)

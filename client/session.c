@@ -7,6 +7,7 @@
 #include "client/session.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,7 @@ static struct tern_session *of_computer(struct tern_computer *computer)
 static void offer(struct tern_session *s)
 {
 	s->slot.revoked = false;
+	s->slot.weight = 1;
 	memset(s->slot.pushed, 0, s->job.param_count * sizeof(*s->slot.pushed));
 	tell(s);
 }
@@ -286,6 +288,12 @@ struct tern_slot_info session_info(
 		.seed = tern_rng_at(s->job.seed, SEED_STREAM, step, slot)};
 }
 
+/* The program holds the slot for the second time. */
+static bool is_repeated(const struct tern_slot *slot)
+{
+	return slot->held && !slot->early && slot->session->verify.phase == VERIFY_SECOND;
+}
+
 int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	struct tern_slot_info *info, size_t info_bytes)
 {
@@ -307,7 +315,7 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	slot->early = !slot->work;
 	slot->now = slot->early ? *slot->announced : *slot->work;
 	own = session_info(s, slot->now.version, slot->now.slot);
-	own.repeated = !slot->early && s->verify.phase == VERIFY_SECOND;
+	own.repeated = is_repeated(slot);
 	own.early = slot->early;
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
@@ -476,6 +484,7 @@ static struct tern_work *let_go(struct tern_slot *slot)
 	struct tern_work *work = slot->work;
 
 	tern_assert(slot->pushing == 0);
+	work->weight = slot->weight;
 	slot->work = NULL;
 	slot->held = false;
 	return work;
@@ -552,6 +561,19 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 	return 0;
 }
 
+int tern_slot_weigh(struct tern_slot *slot, double weight)
+{
+	if (!slot->held)
+		return has_ended(slot);
+	if (!isfinite(weight) || weight < 0)
+		return session_complain(slot->session, -EINVAL,
+			"the weight of a loss: expected a finite number of 0 or more, "
+			"got %g",
+			weight);
+	slot->weight = weight;
+	return 0;
+}
+
 int tern_slot_fail(struct tern_slot *slot, const char *text)
 {
 	int r = check_end(slot);
@@ -570,6 +592,28 @@ int tern_slot_fail(struct tern_slot *slot, const char *text)
 bool tern_slot_is_revoked(const struct tern_slot *slot)
 {
 	return slot->revoked;
+}
+
+/* ---- what is shown ---- */
+
+int tern_session_metric(struct tern_session *s, const char *name, double value)
+{
+	int r;
+
+	if (!s->worker)
+		return session_complain(s, -EINVAL, "the session has not started");
+	if (s->ended || is_repeated(&s->slot))
+		return 0;
+	r = tern_worker_metric(s->worker, name, value);
+	if (r == -EINVAL)
+		return session_complain(s, r,
+			"the name of a metric: expected 1 to %u printable ASCII "
+			"characters without blanks",
+			TERN_METRIC_NAME_MAX);
+	return r < 0 ? session_complain(s, r,
+			       "metric %s: a session has at most %u different ones", name,
+			       TERN_METRICS_MAX)
+		     : 0;
 }
 
 /* ---- the end ---- */

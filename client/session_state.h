@@ -32,6 +32,7 @@ struct tern_slot {
 	struct tern_work now;
 	bool early; /* the program holds it since its announcement */
 	bool revoked;
+	double weight;    /* of its loss */
 	bool *pushed;     /* one entry per tensor, by id */
 	uint32_t pushing; /* number of tensors that are reserved */
 };

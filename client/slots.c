@@ -158,7 +158,8 @@ void tern_work_end(struct tern_work *work, double loss)
 		return;
 	}
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
-	w->step_loss = w->step_slots++ == 0 ? loss : w->step_loss + loss;
+	w->step_weight += work->weight;
+	w->step_loss += loss * work->weight;
 	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w)) {
 		versions_complete(w, w->version + 1);
 		return;
@@ -209,7 +210,8 @@ void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version
 		.params = &w->w[version & 1],
 		.seed = w->job.seed,
 		.record_count = w->job.records,
-		.first = slots_first_record(w, version, slot)};
+		.first = slots_first_record(w, version, slot),
+		.weight = 1};
 }
 
 static void begin(struct tern_worker *w, struct slot *slot, struct room *room)

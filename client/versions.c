@@ -37,13 +37,15 @@ const struct tern_buf *versions_current(const struct tern_worker *w)
 
 static void report_step(struct tern_worker *w)
 {
-	double loss = w->step_slots ? w->step_loss / w->step_slots : 0;
+	double loss = w->step_weight > 0 ? w->step_loss / w->step_weight : 0;
 
-	if (w->step_slots && w->loss_count == 0)
-		w->first_loss = loss;
-	if (w->step_slots)
+	if (w->step_weight > 0) {
+		if (w->loss_count == 0)
+			w->first_loss = loss;
 		w->losses[w->loss_count++ % WORKER_LOSS_WINDOW] = loss;
-	w->step_slots = 0;
+		report_loss(w, loss, w->step_weight);
+	}
+	w->step_weight = w->step_loss = 0;
 	if (w->opts.progress)
 		w->opts.progress(
 			w->opts.arg, &(struct tern_worker_progress){.step = w->version,

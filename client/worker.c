@@ -69,6 +69,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	tern_timer_clear(w->opts.ctx, &w->wait_timer);
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
+	report_say(w);
 	slots_revoke(w);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];

@@ -23,7 +23,7 @@ struct tern_worker;
 
 struct tern_worker_progress {
 	uint64_t step;    /* number of steps done */
-	double loss;      /* mean over the records of this worker's slots in that step */
+	double loss;      /* weighted mean of this worker's slots in that step */
 	uint64_t records; /* records that this worker has computed */
 	uint64_t bytes;   /* bytes of gradients and parameters that it has transferred */
 };
@@ -153,6 +153,10 @@ void tern_worker_stop(struct tern_worker *worker, const char *why);
  * A second call does nothing.
  */
 void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
+
+/* Sets a metric (ps/metric.h), which server 0 is told soon. -EINVAL: the name is not valid;
+ * -E2BIG: there are TERN_METRICS_MAX others. */
+int tern_worker_metric(struct tern_worker *worker, const char *name, double value);
 
 /* Writes, in a few words, which step the worker is at and what it waits for. */
 void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);

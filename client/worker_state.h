@@ -15,6 +15,7 @@
  *     lease.c     slots of workers that were lost; answers to "late"
  *     ahead.c     which slots come next, for a program that loads its data early
  *     wait.c      which process is waited for
+ *     report.c    loss and metrics, which server 0 is told
  *     finish.c    the end of the job: evaluation, saving
  *
  *     JOINING --all servers said welcome--> RUNNING --last version--> FINISHING
@@ -30,6 +31,7 @@
 #include "client/ready.h"
 #include "client/worker.h"
 #include "ps/given.h"
+#include "ps/metric.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
 #include "transport/context.h"
@@ -168,8 +170,9 @@ struct tern_worker {
 	uint8_t *unpushed;
 	uint32_t unpushed_count;
 
-	double step_loss; /* sum over `step_slots` slots */
-	uint32_t step_slots;
+	/* Sums over the slots of the present step: their weights, and their losses times
+	 * their weights. */
+	double step_weight, step_loss;
 	double losses[WORKER_LOSS_WINDOW], first_loss;
 	uint64_t loss_count, record_count, byte_count;
 
@@ -188,6 +191,14 @@ struct tern_worker {
 	struct tern_timer wait_timer;
 	bool wait_begun;
 	uint64_t wait_version, wait_ns;
+
+	/* report.c */
+	struct tern_metrics metrics;
+	bool metric_is_new[TERN_METRICS_MAX]; /* by metric: server 0 was not told of it */
+	double report_loss, report_weight;    /* of the last step; weight 0: none yet */
+	bool report_due;                      /* server 0 was not told all of that */
+	uint64_t reported_ns;                 /* time of the last message; 0: none yet */
+	struct tern_timer report_timer;
 
 	/* finish.c */
 	/* If the parameters are in memory of a GPU: the copy of a version that is saved.
@@ -320,6 +331,12 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* wait.c */
 void worker_wait_start(struct tern_worker *w);
+
+/* report.c */
+/* The worker's loss in the step that has ended, and the sum of its slots' weights. */
+void report_loss(struct tern_worker *w, double loss, double weight);
+/* Tells server 0 now what it was not told yet. */
+void report_say(struct tern_worker *w);
 
 /* finish.c */
 int finish_init(struct tern_worker *w);

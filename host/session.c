@@ -349,6 +349,15 @@ int tern_shared_end(struct tern_shared *shared, struct tern_slot *slot, double l
 	return leave(shared, session_of_slot(slot), tern_slot_end(slot, loss));
 }
 
+int tern_shared_weigh(struct tern_shared *shared, struct tern_slot *slot, double weight)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	return leave(shared, session_of_slot(slot), tern_slot_weigh(slot, weight));
+}
+
 int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const char *text)
 {
 	int r = shared_enter(shared);
@@ -358,6 +367,16 @@ int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const c
 	if (r < 0)
 		return r;
 	return leave(shared, session_of_slot(slot), tern_slot_fail(slot, text));
+}
+
+int tern_shared_metric(struct tern_shared *shared, struct tern_session *s,
+	const char *name, double value)
+{
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	return leave(shared, s, tern_session_metric(s, name, value));
 }
 
 /* ---- the end ---- */

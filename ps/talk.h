@@ -45,6 +45,14 @@
  *   server -> server 0 {"type":"given", "worker":k}: all of worker k's values are here
  *   server 0 -> server {"type":"given"}: all servers have them, and the steps begin
  *
+ * For whoever watches the job (client/report.c, server/progress.c):
+ *
+ *   worker -> server 0 {"type":"progress", "step":v, "loss":x, "weight":y,
+ *                      "metrics":[[name, z, v], ...]}: the loss of the worker's last step,
+ *                      with the weight of its slots (not before the first), and metrics
+ *                      that were set since, each with the step. z may be "nan", "inf" or
+ *                      "-inf"
+ *
  * The end in async mode:
  *
  *   worker -> server 0 {"type":"done"}: the worker has taken its last step

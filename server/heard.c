@@ -108,6 +108,7 @@ static const struct word {
 	{"pull", WORKER, ASYNC_STEPS, on_pull},
 	{"done", WORKER, ANY_TIME, on_done},
 	{"busy", WORKER, ANY_TIME, late_on_busy},
+	{"progress", WORKER, ANY_TIME, progress_on_progress},
 	{"leave", WORKER, ANY_TIME, leaving_on_leave},
 	{"here", WORKER, ANY_TIME, leaving_on_here},
 	{"failed", WORKER, ANY_TIME, lease_on_failed},

@@ -300,6 +300,12 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 	return n;
 }
 
+size_t late_name_owing(struct tern_server *s, char *names, size_t bytes)
+{
+	find_owing(s);
+	return name_owing(s, names, bytes);
+}
+
 /* Says for what the server waits if no worker owes it anything. */
 static const char *unowed(const struct tern_server *s)
 {
@@ -336,8 +342,7 @@ void tern_server_describe(struct tern_server *s, char *text, size_t bytes)
 		return;
 	}
 	tern_server_stats(s, &stats);
-	find_owing(s);
-	name_owing(s, names, sizeof(names));
+	late_name_owing(s, names, sizeof(names));
 	snprintf(text, bytes, "step %llu of %llu, this server waits for %s",
 		(unsigned long long)stats.steps, (unsigned long long)s->job.steps, names);
 }

@@ -68,6 +68,7 @@ static void tell_end(struct tern_server *s)
 	s->told = true;
 	tern_timer_clear(s->opts.ctx, &s->end_timer);
 	tern_timer_clear(s->opts.ctx, &s->late_timer);
+	tern_timer_clear(s->opts.ctx, &s->progress_timer);
 	guests_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
@@ -225,6 +226,7 @@ void server_maybe_end(struct tern_server *s)
 		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 		return;
 	}
+	progress_end(s);
 	s->over = true;
 	leave(s);
 }

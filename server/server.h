@@ -16,7 +16,27 @@
 #include "ps/updater.h"
 #include "ps/vector.h"
 
+struct tern_metrics;
 struct tern_server;
+
+/* Progress of the job, which server 0 reports. */
+struct tern_server_progress {
+	/* Steps of the job that were done, and all of them. In async mode each worker's
+	 * gradient is a step. */
+	uint64_t step, steps;
+	uint32_t slots, batch; /* gradients of a step; records of each, 0: not known */
+	/* Mean over the workers' last steps, by the weights of their slots; NAN: not
+	 * known. */
+	double loss;
+	double lr; /* learning rate of step `step`, of tensors without a rule of their own */
+	/* async: by how many versions the gradients that were applied since the last report
+	 * were behind (NAN: none were), and the largest number since the start. */
+	double staleness_mean;
+	uint64_t staleness_max;
+	const struct tern_metrics *metrics; /* ps/metric.h */
+	/* Who is waited for, and for what, if nothing has happened for a second; else "". */
+	const char *waits_for;
+};
 
 #define TERN_STALENESS_BINS 32u
 
@@ -63,6 +83,8 @@ struct tern_server_opts {
 	void (*joined)(void *arg, uint32_t count, uint32_t workers);
 	/* The steps begin. May be NULL. */
 	void (*begun)(void *arg);
+	/* Called on server 0 while the steps are made, some times a second. May be NULL. */
+	void (*progress)(void *arg, const struct tern_server_progress *progress);
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
 	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);

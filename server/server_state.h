@@ -18,6 +18,7 @@
  *     skip.c    tensors that no slot of a step has pushed
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
+ *     progress.c  what workers say of their losses and metrics, and reports of it
  *
  * A slot is one of the R gradients of a step; a version of a chunk is its parameters
  * after that many updates; a guest is a connected process that has not joined the job.
@@ -30,6 +31,7 @@
 #include "base/env.h"
 #include "ps/given.h"
 #include "ps/job.h"
+#include "ps/metric.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
 #include "server/server.h"
@@ -73,6 +75,9 @@ struct server_peer {
 	uint32_t slot_count;
 	/* Gradients that this server reads, or will read, in the worker's memory. */
 	uint32_t in_place_count;
+
+	/* progress.c, for a worker: loss of its last step; loss_weight 0: not known. */
+	double loss, loss_weight;
 
 	bool follows;      /* sync: every version is sent to this worker */
 	struct pull *pull; /* async: the worker's request for last copies; NULL: none */
@@ -355,6 +360,15 @@ struct tern_server {
 	uint64_t quiet_ns;        /* time since the last gradient was added */
 	uint64_t quiet_gradients; /* stats.gradients_added at the start of quiet_ns */
 
+	/* progress.c, on server 0: */
+	struct tern_metrics metrics;
+	bool metric_refused; /* a metric had no place in `metrics`, and that was noted */
+	bool progress_due;   /* a worker has said something since the last report */
+	/* Time of the last report; what it had: the step, stats.gradients_added and
+	 * stats.staleness_sum. */
+	uint64_t progress_ns, progress_step, progress_gradients, progress_staleness;
+	struct tern_timer progress_timer;
+
 	/* norm.c */
 	uint32_t summed_count; /* chunks whose mean gradient is computed */
 	uint64_t norm_step;
@@ -557,6 +571,14 @@ void late_progress(struct server_peer *worker);
 void late_slot_begins(struct chunk *c, struct server_peer *worker);
 void late_slot_ended(struct chunk *c, struct server_peer *worker);
 void late_on_busy(struct server_peer *worker, const json_t *message);
+/* Writes the names of the processes that are waited for, and for what. Returns the number of
+ * bytes; 0: no other process is waited for. */
+size_t late_name_owing(struct tern_server *s, char *names, size_t bytes);
+
+/* progress.c */
+void progress_start(struct tern_server *s); /* the steps begin */
+void progress_end(struct tern_server *s);   /* reports what was not reported yet */
+void progress_on_progress(struct server_peer *worker, const json_t *message);
 
 /* others.c */
 int others_connect(struct tern_server *s);

@@ -238,6 +238,7 @@ static void start(struct tern_server *s)
 	if (!given_is_awaited(s))
 		start_steps(s);
 	late_start(s);
+	progress_start(s);
 	lease_maybe_done(s);
 	/* A short job may be over before a server without chunks receives "start". */
 	server_maybe_end(s);

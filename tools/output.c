@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -149,7 +150,7 @@ static void put_line(int fd, const char *head, const char *fmt, va_list ap)
 		free(text);
 }
 
-static void finish_line(struct output *out)
+void output_end_line(struct output *out)
 {
 	if (out->line_open)
 		put(STDERR_FILENO, "\n");
@@ -162,7 +163,7 @@ void output_line(struct output *out, const char *fmt, ...)
 
 	if (out->json)
 		return;
-	finish_line(out);
+	output_end_line(out);
 	va_start(ap, fmt);
 	put_line(STDOUT_FILENO, "", fmt, ap);
 	va_end(ap);
@@ -172,7 +173,7 @@ void output_text(struct output *out, const char *text)
 {
 	if (out->json)
 		return;
-	finish_line(out);
+	output_end_line(out);
 	for (const char *end = text; *text; text = end + (*end == '\n')) {
 		end = strchrnul(text, '\n');
 		put_shown(STDOUT_FILENO, "", text, (size_t)(end - text));
@@ -184,7 +185,7 @@ void output_error(struct output *out, const char *who, const char *fmt, ...)
 	char head[80];
 	va_list ap;
 
-	finish_line(out);
+	output_end_line(out);
 	snprintf(head, sizeof(head), "tern %s: ", who);
 	va_start(ap, fmt);
 	put_line(STDERR_FILENO, head, fmt, ap);
@@ -216,33 +217,81 @@ static int line_room(const struct output *out)
 	return TERN_MIN(size.ws_col - 1, LINE_BYTES - 1);
 }
 
+#define PARTS 9u
+
+/* A part of a progress line. Parts of a higher rank are left out first if the line has no
+ * room for all. */
+struct part {
+	unsigned rank;
+	char text[200];
+};
+
+/* Writes a part with a number, if it is known: what stands before it, its digits after the
+ * point, and what stands behind it. */
+static void put_number(
+	struct part *part, const char *head, int digits, double value, const char *tail)
+{
+	if (!isnan(value))
+		snprintf(part->text, sizeof(part->text), "%s%.*f%s", head, digits, value,
+			tail);
+}
+
+/* Writes a part with a text, if there is one, which may come from other processes. */
+static void put_text(struct part *part, const char *head, const char *text)
+{
+	size_t n = (size_t)snprintf(part->text, sizeof(part->text), "%s", head);
+
+	if (text && *text)
+		tern_escape(part->text + n, sizeof(part->text) - n, text, strlen(text));
+	else
+		*part->text = '\0';
+}
+
+/* Joins the parts up to a rank. Returns the number of characters. */
+static size_t join(const struct part *parts, unsigned rank, char *line)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < PARTS; i++)
+		if (parts[i].rank <= rank && n < LINE_BYTES)
+			n += (size_t)snprintf(
+				line + n, LINE_BYTES - n, "%s", parts[i].text);
+	return n;
+}
+
 /* Composes a progress line of at most `room` characters. Parts that do not fit are left
  * out, the least important first. */
 static void compose(const struct progress *p, const char *left, int room, char *line)
 {
-	char rate[40], bytes[40], loss[40];
+	struct part parts[PARTS] = {{.rank = 0}, {.rank = 2}, {.rank = 3}, {.rank = 5},
+		{.rank = 6}, {.rank = 4}, {.rank = 7}, {.rank = 0}, {.rank = 1}};
 
-	snprintf(loss, sizeof(loss), "  loss %.4f", p->loss);
-	snprintf(rate, sizeof(rate), "  %.0f samples/s", p->samples_per_s);
-	snprintf(bytes, sizeof(bytes), "  %.1f MB/s", p->mb_per_s);
-	for (int parts = 3; parts >= 0; parts--)
-		if (snprintf(line, LINE_BYTES, "step %llu/%llu%s%s%s  %s left",
-			    (unsigned long long)p->step, (unsigned long long)p->steps,
-			    parts > 0 ? loss : "", parts > 1 ? rate : "",
-			    parts > 2 ? bytes : "", left) <= room)
-			return;
+	snprintf(parts[0].text, sizeof(parts[0].text), "step %llu/%llu",
+		(unsigned long long)p->step, (unsigned long long)p->steps);
+	put_number(&parts[1], "  loss ", 4, p->loss, "");
+	put_text(&parts[2], "  ", p->metrics);
+	if (!isnan(p->lr))
+		snprintf(parts[3].text, sizeof(parts[3].text), "  lr %.3g", p->lr);
+	put_number(&parts[4], "  staleness ", 1, p->staleness, "");
+	put_number(&parts[5], "  ", 0, p->samples_per_s, " samples/s");
+	put_number(&parts[6], "  ", 1, p->mb_per_s, " MB/s");
+	put_text(&parts[7], "  ", left);
+	put_text(&parts[8], "  waits for ", p->waits_for);
+	for (unsigned rank = 7; join(parts, rank, line) > (size_t)room && rank > 0;)
+		rank--;
 	line[room] = '\0';
 }
 
 void output_progress(struct output *out, const struct progress *p, uint64_t now_ns)
 {
 	bool last = p->step == p->steps;
-	char left[24], line[LINE_BYTES];
+	char left[32], line[LINE_BYTES];
 
 	if (out->json || (now_ns < out->next_ns && !last))
 		return;
 	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
 	format_left(left, sizeof(left), last ? 0 : p->left_s);
+	strcat(left, " left");
 	compose(p, left, line_room(out), line);
 	put(STDERR_FILENO, "%s%s%s", out->tty ? "\r" : "", line,
 		out->tty ? "\033[K" : "\n");

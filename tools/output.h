@@ -27,9 +27,13 @@ struct output {
 
 struct progress {
 	uint64_t step, steps;
+	/* What is not known is NAN, or "". */
 	double loss;
+	const char *metrics; /* "accuracy 0.93  top5 0.99" */
+	double lr, staleness;
 	double samples_per_s, mb_per_s;
-	double left_s; /* seconds until the last step; < 0: not known yet */
+	double left_s;         /* seconds until the last step; < 0: not known yet */
+	const char *waits_for; /* "worker 1 (shm pid 812) for slot 1 of step 242" */
 };
 
 void output_init(struct output *out, bool json);
@@ -42,6 +46,9 @@ bool output_lost(void);
 
 /* Prints a JSON object as one line in ASCII and flushes it. Releases the object. */
 void output_json(json_t *object);
+
+/* Ends an open progress line, before somebody else writes. */
+void output_end_line(struct output *out);
 
 /* For people: prints one line on stdout, and ends an open progress line before. Does
  * nothing in json mode. Arguments cannot break the line: characters that move a cursor or

@@ -3,11 +3,14 @@
  * an unknown name is not printed. */
 #include "tools/report.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "ps/metric.h"
 #include "ps/talk.h"
 #include "tools/log.h"
 
@@ -23,18 +26,56 @@ static double number_of(const json_t *event, const char *name)
 	return json_number_value(json_object_get(event, name));
 }
 
+/* A number that is not shown if it is missing. */
+static double known_of(const json_t *event, const char *name)
+{
+	const json_t *number = json_object_get(event, name);
+
+	return json_is_number(number) ? json_number_value(number) : (double)NAN;
+}
+
+/* Writes metrics as "accuracy 0.93  top5 0.99", as many as have room. */
+static void show_metrics(const json_t *event, char *text, size_t bytes)
+{
+	json_t *metrics = json_object_get(event, "metrics");
+	const char *name;
+	json_t *value;
+	size_t n = 0;
+
+	*text = '\0';
+	json_object_foreach(metrics, name, value)
+	{
+		char one[100];
+		double number;
+
+		if (!tern_metric_read(value, &number))
+			continue;
+		snprintf(one, sizeof(one), "%s%.70s %.4g", n ? "  " : "", name, number);
+		if (n + strlen(one) >= bytes)
+			break;
+		strcpy(text + n, one);
+		n += strlen(one);
+	}
+}
+
 static void show_progress(struct output *out, const json_t *event)
 {
+	char metrics[120];
 	struct progress p = {
 		.step = (uint64_t)number_of(event, "step"),
 		.steps = (uint64_t)number_of(event, "steps"),
-		.loss = number_of(event, "loss"),
-		.samples_per_s = number_of(event, "samples_per_s"),
-		.mb_per_s = number_of(event, "mb_per_s"),
+		.loss = known_of(event, "loss"),
+		.metrics = metrics,
+		.lr = known_of(event, "lr"),
+		.staleness = known_of(event, "staleness_mean"),
+		.samples_per_s = known_of(event, "samples_per_s"),
+		.mb_per_s = known_of(event, "mb_per_s"),
 		.left_s = -1,
+		.waits_for = text_of(event, "waits_for"),
 	};
 	double steps_per_s = number_of(event, "steps_per_s");
 
+	show_metrics(event, metrics, sizeof(metrics));
 	if (steps_per_s > 0)
 		p.left_s = (double)(p.steps - p.step) / steps_per_s;
 	output_progress(out, &p, tern_clock_ns());

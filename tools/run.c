@@ -218,6 +218,7 @@ static void on_text(void *arg, struct child *c, int fd, const char *text, size_t
 		return;
 	}
 	line[n + bytes] = '\n';
+	output_end_line(&r->l.out);
 	output_put(fd, line, n + bytes + 1);
 }
 
@@ -254,6 +255,15 @@ static void take_loss(struct run *r, const struct child *c, json_t *event)
 	}
 }
 
+/* Shows the progress that server 0 reports, and keeps it for the event "done". */
+static void take_progress(struct run *r, const struct child *c, json_t *event)
+{
+	json_decref(r->progress);
+	r->progress = json_deep_copy(event);
+	json_object_set_new(event, "who", json_string(c->name));
+	report(&r->l.out, c->name, json_incref(event));
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct run *r = arg;
@@ -267,6 +277,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		output_error(&r->l.out, c->name, "%s", line);
 	} else if (strcmp(name, "error") == 0) {
 		take_error(r, c, event);
+	} else if (strcmp(name, "progress") == 0) {
+		take_progress(r, c, event);
 	} else if (strcmp(name, "log") == 0 || strcmp(name, "status") == 0) {
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&r->l.out, c->name, json_incref(event));
@@ -433,6 +445,21 @@ static int conclude_interrupted(struct run *r)
 	return launch_say_end(&r->l, 128 + signal, text);
 }
 
+static void report_done(struct run *r)
+{
+	static const char *const names[] = {"steps", "loss", "metrics"};
+	json_t *event = json_pack("{ss sI sI}", "event", "done", "workers",
+		(json_int_t)worker_count(r), "succeeded", (json_int_t)r->succeeded);
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		json_t *value = json_object_get(r->progress, names[i]);
+
+		if (value)
+			json_object_set(event, names[i], value);
+	}
+	report(&r->l.out, "run", event);
+}
+
 static int conclude(struct run *r)
 {
 	char text[1200];
@@ -447,10 +474,7 @@ static int conclude(struct run *r)
 	}
 	run_tell_losses(r);
 	if (r->l.out.json)
-		report(&r->l.out, "run",
-			json_pack("{ss sI sI}", "event", "done", "workers",
-				(json_int_t)worker_count(r), "succeeded",
-				(json_int_t)r->succeeded));
+		report_done(r);
 	return EXIT_OK;
 }
 
@@ -579,8 +603,10 @@ static int run_and_conclude(struct run *r)
 		place_say_end(
 			&r->place, r->l.sup.signal, *r->early ? r->early : r->l.error);
 	}
+	output_end_line(&r->l.out);
 	place_close(&r->place);
 	launch_close(&r->l);
+	json_decref(r->progress);
 	return code;
 }
 

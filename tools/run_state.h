@@ -21,6 +21,7 @@ struct run {
 	struct place place;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */
 	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */
+	json_t *progress;   /* the last event "progress"; NULL: none yet */
 	json_int_t joined;  /* number of workers that have joined server 0 */
 	bool begun;         /* the steps have begun on server 0 */
 	bool completed;     /* server 0 says that the job was completed */

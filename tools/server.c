@@ -2,11 +2,14 @@
 /* `tern server`: runs one parameter server. The first worker that joins tells it the
  * job's options. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/util.h"
+#include "ps/metric.h"
 #include "server/server.h"
 #include "tools/info_machine.h"
 #include "tools/job.h"
@@ -54,8 +57,15 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
+#define RECENT 16u /* number of progress reports that are kept */
+
 struct server_role {
 	struct role role;
+	/* The newest progress reports, a ring; the rates are those since the oldest. */
+	struct mark {
+		uint64_t ns, step;
+	} recent[RECENT];
+	uint64_t recent_count;
 	struct device device;
 	struct tern_updater *updater;
 	struct tern_server *server;
@@ -101,8 +111,56 @@ static void joined(void *arg, uint32_t count, uint32_t workers)
 				 (json_int_t)count, "workers", (json_int_t)workers));
 }
 
+/* Steps per second since the oldest report that is kept; NAN: not known yet. */
+static double take_rate(struct server_role *s, uint64_t step)
+{
+	const struct mark now = {.ns = tern_clock_ns(), .step = step};
+	const struct mark *oldest =
+		&s->recent[s->recent_count < RECENT ? 0 : s->recent_count % RECENT];
+	double rate = s->recent_count == 0 || now.ns <= oldest->ns
+			      ? (double)NAN
+			      : (double)(step - oldest->step) * 1e9 /
+					(double)(now.ns - oldest->ns);
+
+	s->recent[s->recent_count++ % RECENT] = now;
+	return rate;
+}
+
+/* Sets a number of an event, if it is known. */
+static void set_known(json_t *event, const char *name, double value)
+{
+	if (!isnan(value))
+		json_object_set_new(event, name, json_real(value));
+}
+
+static void progress(void *arg, const struct tern_server_progress *p)
+{
+	struct server_role *s = arg;
+	json_t *event = json_pack("{ss sI sI}", "event", "progress", "step",
+		(json_int_t)p->step, "steps", (json_int_t)p->steps);
+	double rate = take_rate(s, p->step);
+
+	set_known(event, "loss", p->loss);
+	if (p->metrics->count)
+		json_object_set_new(event, "metrics", tern_metrics_json(p->metrics));
+	set_known(event, "lr", p->lr);
+	set_known(event, "steps_per_s", rate);
+	if (p->batch)
+		set_known(event, "samples_per_s", rate * p->slots * p->batch);
+	set_known(event, "staleness_mean", p->staleness_mean);
+	if (!isnan(p->staleness_mean))
+		json_object_set_new(event, "staleness_max",
+			json_integer((json_int_t)p->staleness_max));
+	if (*p->waits_for)
+		json_object_set_new(event, "waits_for", report_text(p->waits_for));
+	role_report(&s->role, event);
+}
+
 static void begun(void *arg)
 {
+	struct server_role *s = arg;
+
+	s->recent[s->recent_count++] = (struct mark){.ns = tern_clock_ns()};
 	role_report(arg, json_pack("{ss}", "event", "begun"));
 }
 
@@ -207,6 +265,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.note = note,
 		.joined = joined,
 		.begun = begun,
+		.progress = progress,
 		.lost = lost,
 		.ended = ended,
 		.arg = &s->role,

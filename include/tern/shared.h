@@ -149,8 +149,14 @@ TERN_API int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot
 	uint32_t id, const float *from);
 TERN_API int tern_shared_end(
 	struct tern_shared *shared, struct tern_slot *slot, double loss);
+TERN_API int tern_shared_weigh(
+	struct tern_shared *shared, struct tern_slot *slot, double weight);
 TERN_API int tern_shared_fail(
 	struct tern_shared *shared, struct tern_slot *slot, const char *text);
+
+/* As tern_session_metric(). */
+TERN_API int tern_shared_metric(struct tern_shared *shared, struct tern_session *s,
+	const char *name, double value);
 
 /* As tern_session_finisher(), but waits for the answer. */
 TERN_API int tern_shared_finisher(

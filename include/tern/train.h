@@ -61,6 +61,11 @@ enum tern_init {
 /* Bytes of the longest name of a tensor, without the NUL. */
 #define TERN_TENSOR_NAME_MAX 255u
 
+/* Bytes of the longest name of a metric, without the NUL, and the number of different names
+ * in a session and in a job: tern_session_metric(). */
+#define TERN_METRIC_NAME_MAX 63u
+#define TERN_METRICS_MAX     32u
+
 /* How the servers update parameters. A number of 0 means the rule's default, and a
  * negative number means 0 (but lr cannot be 0). A number that the rule does not have must
  * be 0. */
@@ -309,6 +314,12 @@ TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *fr
  * the caller did not hold the slot; -EAGAIN: the slot is early. */
 TERN_API int tern_slot_end(struct tern_slot *slot, double loss);
 
+/* Sets the weight of the slot's loss in means over slots, which are what progress lines
+ * show: a finite number of 0 or more, such as the number of words in its records. Without
+ * this call it is 1. It has no effect on gradients. -EINVAL: another weight, or the caller
+ * does not hold the slot. */
+TERN_API int tern_slot_weigh(struct tern_slot *slot, double weight);
+
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the
  * job, and other workers, if there are any, compute its slots from now on. The caller no
  * longer holds the slot. -EINVAL: it did not hold it. */
@@ -319,6 +330,22 @@ TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
  * The functions above still work and have no effect; the caller must
  * still end the slot. */
 TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
+
+/* ---- what is shown ---- */
+
+/*
+ * Names a number that those who watch the job see beside its loss, such as an accuracy:
+ * `tern run` shows it, and so does server 0. The last value of a name counts, whichever
+ * worker has set it; NaN and infinite values are told as such. It can be called at any time
+ * from the start to the end of the job, also by the finisher before
+ * tern_session_finished(). In a slot that is computed for the second time (verify_first) it
+ * has no effect, since the first time counts.
+ *
+ * `name` has 1 to TERN_METRIC_NAME_MAX printable ASCII characters without blanks; it is
+ * copied. A job shows at most TERN_METRICS_MAX different names. -EINVAL: another name, or
+ * the session has not started; -E2BIG: this session has named as many others.
+ */
+TERN_API int tern_session_metric(struct tern_session *s, const char *name, double value);
 
 /* ---- the end ---- */
 

@@ -406,6 +406,19 @@ static PyObject *session_finisher(struct session *self, PyObject *args)
 	return PyBool_FromLong(r);
 }
 
+/* metric(name, value) */
+static PyObject *session_metric(struct session *self, PyObject *args)
+{
+	const char *name;
+	double value;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "sd", &name, &value) || !is_usable(self))
+		return NULL;
+	BUSY(self, r = tern_shared_metric(self->shared, self->session, name, value));
+	return none_or_raise(r);
+}
+
 /* goes_on(): the finisher is alive. */
 static PyObject *session_goes_on(struct session *self, PyObject *ignored)
 {
@@ -534,6 +547,7 @@ static PyMethodDef session_methods[] = {
 	METHOD(revoked, METH_VARARGS),
 	METHOD(param, METH_VARARGS),
 	METHOD(finisher, METH_VARARGS),
+	METHOD(metric, METH_VARARGS),
 	METHOD(goes_on, METH_NOARGS),
 	METHOD(finished, METH_VARARGS),
 	METHOD(leave, METH_VARARGS),

@@ -288,18 +288,22 @@ static struct tern_slot *let_go(struct session *self)
 	return slot;
 }
 
-/* end(turn, loss) */
+/* end(turn, loss, weight) */
 PyObject *session_end(struct session *self, PyObject *args)
 {
 	struct tern_slot *slot;
 	unsigned long long turn;
-	double loss;
+	double loss, weight;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "Kd", &turn, &loss) || !holds(self, turn))
+	if (!PyArg_ParseTuple(args, "Kdd", &turn, &loss, &weight) || !holds(self, turn))
 		return NULL;
 	slot = let_go(self);
-	BUSY(self, r = tern_shared_end(self->shared, slot, loss));
+	BUSY(self, {
+		r = weight == 1 ? 0 : tern_shared_weigh(self->shared, slot, weight);
+		if (r == 0)
+			r = tern_shared_end(self->shared, slot, loss);
+	});
 	return none_or_raise(r);
 }
 

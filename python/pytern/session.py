@@ -157,8 +157,8 @@ class Slot:
     not come, reading raises Cancelled, which `with slot:` catches.
     """
 
-    __slots__ = ("_session", "_native", "_turn", "_loss", "_records", "_values", "_entered", "_ended", "_early", "step",
-                 "number", "batch", "seed", "repeated")
+    __slots__ = ("_session", "_native", "_turn", "_loss", "_weight", "_records", "_values", "_entered", "_ended", "_early",
+                 "step", "number", "batch", "seed", "repeated")
 
     def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
                  repeated: bool, early: bool) -> None:
@@ -166,6 +166,7 @@ class Slot:
         self._native = session._native
         self._turn = turn
         self._loss: float | None = None
+        self._weight = 1.0
         self._records: NDArray[numpy.uint64] | None = None
         self._values: dict[int, Floats] = {}
         self._entered = self._ended = False
@@ -217,14 +218,20 @@ class Slot:
         if not self._native.push(self._turn, w.id, gradient):
             self._native.push(self._turn, w.id, w._convert(gradient))
 
-    def loss(self, value: Any) -> None:
-        """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block."""
+    def loss(self, value: Any, weight: Any = 1.0) -> None:
+        """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block.
+
+        `weight`: of this loss in the mean over slots, such as the number of words in the slot's records; 0 or more. It has
+        no effect on gradients."""
         if self._ended:
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: its loss is known")
         try:
-            self._loss = float(value)
+            loss = float(value)
         except (TypeError, ValueError):
             raise TypeError(f"loss: expected a number, got {type(value).__name__}") from None
+        if _number("weight", weight) < 0:
+            raise ValueError(f"weight: expected a finite number of 0 or more, got {weight}")
+        self._loss, self._weight = loss, float(weight)
 
     def _check(self, w: Tensor) -> None:
         if not isinstance(w, Tensor):
@@ -277,7 +284,7 @@ class Slot:
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} ended without a loss: call "
                         "slot.loss(value) before the end of its block")
         else:
-            self._native.end(self._turn, self._loss or 0.0)
+            self._native.end(self._turn, self._loss or 0.0, self._weight)
         return cancelled
 
     def _fail(self, error: BaseException) -> None:
@@ -412,6 +419,24 @@ class Session:
         values = memory.view()
         values.flags.writeable = False
         return values
+
+    # ---- what is shown ----
+
+    def metric(self, name: str, value: Any) -> None:
+        """Names a number that `tern run` shows beside the loss, such as an accuracy. The last value of a name counts,
+        whichever worker has set it. NaN and infinite values are told as such.
+
+        It can be called from the first call of slots() to the end of the session's block, also by the finisher. In a slot
+        that is computed for the second time (Slot.repeated) it has no effect, since the first time counts. `name` has 1 to
+        63 printable ASCII characters without blanks; a job shows at most 32 different names."""
+        if not re.fullmatch(r"[!-~]{1,63}", _text("metric", name)):
+            raise ValueError("metric: expected a name of 1 to 63 printable ASCII characters without blanks, got "
+                             f"{name[:80]!r}")
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"metric {name}: expected a number, got {type(value).__name__}") from None
+        self._native.metric(name, number)
 
     # ---- the end ----
 

@@ -268,6 +268,8 @@ static void test_a_session_without_servers_ends(void **state)
 	assert_string_equal(tern_shared_text(), "the session has not started");
 	assert_int_equal(tern_shared_describe(shared, s, text, sizeof(text)), 0);
 	assert_string_equal(text, "the session has not started");
+	assert_int_equal(tern_shared_metric(shared, s, "m", 1), -EINVAL);
+	assert_string_equal(tern_shared_text(), "the session has not started");
 	assert_int_equal(tern_shared_start(shared, s, &job), 0);
 	assert_int_equal(
 		tern_shared_next(shared, s, &slot, NULL, TERN_NEVER), -ECONNREFUSED);

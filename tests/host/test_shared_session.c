@@ -594,6 +594,49 @@ static void test_a_slot_that_ends_beside_pushes_has_them_whole_or_not(void **sta
 	free(from);
 }
 
+/* ---- metrics and weights ---- */
+
+static void test_metrics_and_weights_are_checked(void **state)
+{
+	static const double wrong[] = {-1, (double)NAN, (double)INFINITY};
+	struct served served;
+	struct trainer t = {.served = &served, .workers = 1};
+	struct tern_slot *slot = NULL;
+	char name[TERN_METRIC_NAME_MAX + 2];
+
+	(void)state;
+	start_serving(&served, 1);
+	start_parts(&t);
+	memset(name, 'n', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	assert_int_equal(tern_shared_metric(t.shared, t.session, name, 1), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"the name of a metric: expected 1 to 63 printable ASCII characters "
+		"without blanks");
+	for (unsigned i = 0; i < TERN_METRICS_MAX; i++) {
+		snprintf(name, sizeof(name), "m%u", i);
+		assert_int_equal(tern_shared_metric(t.shared, t.session, name, i), 0);
+	}
+	assert_int_equal(tern_shared_metric(t.shared, t.session, "more", 1), -E2BIG);
+	assert_string_equal(tern_shared_text(),
+		"metric more: a session has at most 32 different ones");
+	assert_int_equal(tern_shared_metric(t.shared, t.session, "m3", (double)NAN), 0);
+	while (tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT) == 0) {
+		for (unsigned i = 0; i < 3; i++)
+			assert_int_equal(
+				tern_shared_weigh(t.shared, slot, wrong[i]), -EINVAL);
+		assert_int_equal(tern_shared_weigh(t.shared, slot, 0), 0);
+		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
+	}
+	assert_int_equal(tern_shared_weigh(t.shared, slot, 1), -EINVAL);
+	assert_string_equal(tern_shared_text(), "the slot has ended");
+	end_trainer(&t);
+	assert_int_equal(t.status, 0);
+	assert_int_equal(tern_shared_metric(t.shared, t.session, "m3", 1), 0);
+	tern_shared_free(t.shared);
+	end_serving(&served);
+}
+
 /* ---- many threads that call ---- */
 
 #define CALLERS 16u
@@ -660,6 +703,7 @@ int main(void)
 		cmocka_unit_test(test_the_environment_says_how_many_slots_are_verified),
 		cmocka_unit_test(
 			test_a_slot_that_ends_beside_pushes_has_them_whole_or_not),
+		cmocka_unit_test(test_metrics_and_weights_are_checked),
 		cmocka_unit_test(test_threads_that_call_all_the_time_do_not_stop_a_job),
 	};
 

@@ -4,7 +4,9 @@
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -505,6 +507,67 @@ static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
 	close_rig(&rig);
 }
 
+/* ---- what workers say of their progress ---- */
+
+static void say(struct visitor *v, const char *text)
+{
+	tern_talk_say(&v->talk, json_loads(text, 0, NULL));
+}
+
+static void test_losses_and_metrics_of_workers_are_kept(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	const struct tern_metric *list;
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_with_workers(&rig, v, &job);
+	list = rig.server->metrics.list;
+	say(&v[0], "{\"type\":\"progress\",\"step\":3,\"loss\":0.5,\"weight\":2,"
+		   "\"metrics\":[[\"a\",1.5,3],[\"b\",\"nan\",3]]}");
+	while (rig.server->metrics.count < 2)
+		step(&rig);
+	/* This worker is behind the other one, so its value of `a` is older. */
+	say(&v[1], "{\"type\":\"progress\",\"step\":2,"
+		   "\"metrics\":[[\"a\",7,2],[\"c\",-1,2]]}");
+	while (rig.server->metrics.count < 3)
+		step(&rig);
+	assert_true(list[0].value == 1.5 && list[0].step == 3);
+	assert_true(isnan(list[1].value) && list[2].value == -1);
+	assert_true(rig.server->workers[0]->loss == 0.5);
+	assert_true(rig.server->workers[0]->loss_weight == 2);
+	assert_true(rig.server->workers[1]->loss_weight == 0);
+	stop_and_close(&rig);
+}
+
+static void test_a_malformed_progress_is_refused(void **state)
+{
+	static const char *const texts[] = {"\"loss\":1", "\"weight\":1",
+		"\"loss\":1,\"weight\":0", "\"loss\":1,\"weight\":-1",
+		"\"loss\":\"x\",\"weight\":1", "\"metrics\":{}", "\"metrics\":[1]",
+		"\"metrics\":[[\"a\",1]]", "\"metrics\":[[\"a b\",1,1]]",
+		"\"metrics\":[[\"a\",\"x\",1]]", "\"metrics\":[[\"a\",1,-1]]",
+		"\"metrics\":[[\"a\",1,1.5]]", "\"metrics\":[[\"\\u001b[m\",1,1]]"};
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	char text[120];
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		struct visitor v[2];
+		struct rig rig;
+
+		open_with_workers(&rig, v, &job);
+		snprintf(text, sizeof(text), "{\"type\":\"progress\",\"step\":1,%s}",
+			texts[i]);
+		say(&v[0], text);
+		run_until(&rig, &v[0].refused);
+		assert_non_null(strstr(v[0].text, "\"progress\" is malformed: expected"));
+		assert_int_equal(rig.server->metrics.count, 0);
+		close_rig(&rig);
+	}
+}
+
 /* ---- workers that are asked to leave ---- */
 
 /* If workers are asked to leave one after another, the server decides about a second
@@ -585,6 +648,8 @@ int main(void)
 		cmocka_unit_test(test_after_the_start_a_lost_worker_keeps_its_place),
 		cmocka_unit_test(test_an_ending_server_lets_nobody_in),
 		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
+		cmocka_unit_test(test_losses_and_metrics_of_workers_are_kept),
+		cmocka_unit_test(test_a_malformed_progress_is_refused),
 		cmocka_unit_test(test_a_later_leave_does_not_put_off_the_decision),
 		cmocka_unit_test(test_a_worker_that_refuses_a_version_is_lost),
 	};

@@ -118,6 +118,61 @@ static void test_what_is_printable_stays(void **state)
 	assert_string_equal(said_of(STDOUT_FILENO, event), "100 % of \303\266\\n\n");
 }
 
+static json_t *progress_of(void)
+{
+	return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:{s:f, s:s}, s:s}",
+		"event", "progress", "step", 3, "steps", 10, "loss", 0.5, "lr", 0.001,
+		"staleness_mean", 1.25, "samples_per_s", 40.0, "metrics", "acc", 0.75,
+		"gap", "nan", "waits_for", evil);
+}
+
+static void test_a_progress_line_has_what_is_known(void **state)
+{
+	json_t *event = progress_of();
+	char expected[300];
+
+	(void)state;
+	snprintf(expected, sizeof(expected),
+		"step 3/10  loss 0.5000  acc 0.75  gap nan  lr 0.001  staleness 1.2  "
+		"40 samples/s  ? left  waits for %s\n",
+		shown);
+	assert_string_equal(said_of(STDERR_FILENO, json_incref(event)), expected);
+	json_object_del(event, "waits_for");
+	json_object_del(event, "staleness_mean");
+	json_object_del(event, "metrics");
+	json_object_del(event, "samples_per_s");
+	json_object_set_new(event, "loss", json_null());
+	json_object_set_new(event, "mb_per_s", json_real(2));
+	json_object_set_new(event, "steps_per_s", json_real(1));
+	assert_string_equal(said_of(STDERR_FILENO, event),
+		"step 3/10  lr 0.001  2.0 MB/s  7s left\n");
+}
+
+/* The line has at most 255 characters. The rate of bytes is left out first, then the
+ * staleness; of the metrics some have room. */
+static void test_a_progress_line_drops_what_has_no_room(void **state)
+{
+	json_t *event = progress_of();
+	char name[60];
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "a-metric-with-a-name-of-some-length-%u", i);
+		json_object_set_new(
+			json_object_get(event, "metrics"), name, json_real(i));
+	}
+	json_object_set_new(event, "mb_per_s", json_real(2));
+	json_object_set_new(event, "waits_for",
+		json_string("worker 1, worker 2, worker 3, worker 4, worker 5, worker 6, "
+			    "worker 7, worker 8, worker 9"));
+	assert_string_equal(said_of(STDERR_FILENO, event),
+		"step 3/10  loss 0.5000  acc 0.75  gap nan  "
+		"a-metric-with-a-name-of-some-length-0 0  "
+		"a-metric-with-a-name-of-some-length-1 1  lr 0.001  40 samples/s  "
+		"? left  waits for worker 1, worker 2, worker 3, worker 4, worker 5, "
+		"worker 6, worker 7, worker 8, worker 9\n");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -126,6 +181,8 @@ int main(void)
 		cmocka_unit_test(test_json_is_printable_ascii),
 		cmocka_unit_test(test_json_says_when_and_where),
 		cmocka_unit_test(test_what_is_printable_stays),
+		cmocka_unit_test(test_a_progress_line_has_what_is_known),
+		cmocka_unit_test(test_a_progress_line_drops_what_has_no_room),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

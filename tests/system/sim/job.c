@@ -2,6 +2,7 @@
 #include "tests/system/sim/job.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,8 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose)
 	return opts;
 }
 
+static struct job *current;
+
 static void server_ended(void *arg, int status, const char *text)
 {
 	struct member *m = arg;
@@ -44,6 +47,39 @@ static void server_ended(void *arg, int status, const char *text)
 	m->ended = true;
 	m->status = status;
 	snprintf(m->text, sizeof(m->text), "%s", text);
+}
+
+/* Server 0's reports go on, and say nothing that is ahead of it. Programs (program.c) have
+ * the loss 0.5, and name their steps. */
+static void server_progress(void *arg, const struct tern_server_progress *p)
+{
+	struct member *m = arg;
+	const struct tern_metrics *told = p->metrics;
+
+	if (p->step < m->shown || p->step > p->steps || m != &current->members[0] ||
+		(current->sessions && !isnan(p->loss) && p->loss != 0.5) ||
+		(!current->async && told->count &&
+			told->list[0].value > (double)p->step)) {
+		fprintf(stderr, "job: a wrong report of step %llu after %llu: loss %g\n",
+			(unsigned long long)p->step, (unsigned long long)m->shown,
+			p->loss);
+		current->broken = true;
+	}
+	m->shown = p->step;
+}
+
+/* The end of a server. Server 0 has reported the last step of a job that is complete. */
+static void server_done(void *arg, int status, const char *text)
+{
+	struct member *m = arg;
+
+	server_ended(arg, status, text);
+	if (status || m != &current->members[0] || current->async ||
+		m->shown == current->plan.steps)
+		return;
+	fprintf(stderr, "job: server 0 has not reported the last step, but %llu\n",
+		(unsigned long long)m->shown);
+	current->broken = true;
 }
 
 static void worker_ended(void *arg, int status, const char *text,
@@ -54,8 +90,6 @@ static void worker_ended(void *arg, int status, const char *text,
 }
 
 /* ---- engines that hang ---- */
-
-static struct job *current;
 
 /* Computes a gradient. If the member is to hang, the engine's task gets a huge cost in
  * virtual time, which the simulator reads after it has run the task. */
@@ -116,7 +150,8 @@ static void start_server(struct job *j, unsigned i)
 			    .staging_bytes = j->staging_bytes,
 			    .leave_ns = j->leave_ns ? j->leave_ns : TERN_NS_PER_MS,
 			    .worker_timeout_ns = j->worker_timeout_ns,
-			    .ended = server_ended,
+			    .progress = server_progress,
+			    .ended = server_done,
 			    .arg = m},
 		    &m->server) < 0)
 		tern_never("a server");

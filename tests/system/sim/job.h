@@ -40,6 +40,7 @@ struct member {
 	bool fickle;  /* its program computes other gradients each time */
 	bool fails;   /* its user fails in the middle, or at the end, of its next slot */
 	bool crowded; /* of a server: it has had a reason to raise its staging budget */
+	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;
 	char text[300];
 	struct tern_worker_results results; /* of a worker: its results */

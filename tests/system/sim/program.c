@@ -318,7 +318,7 @@ static void push(struct program *p)
 			"a second push of a tensor");
 }
 
-static void end_slot(struct program *p)
+static void hand_in(struct program *p)
 {
 	struct tern_slot *slot = p->slot;
 	bool counts = !tern_slot_is_revoked(slot);
@@ -329,6 +329,19 @@ static void end_slot(struct program *p)
 	p->verify_left -= p->again;
 	p->caught = counts && p->info.repeated && p->member->fickle;
 	p->computed += counts && !p->again && !p->caught;
+}
+
+static void end_slot(struct program *p)
+{
+	uint64_t which = p->info.step + p->info.slot;
+
+	if (which % 3 == 0)
+		expect(p, tern_session_metric(p->session, "step", (double)p->info.step),
+			0, "a metric");
+	if (which % 4 == 0)
+		expect(p, tern_slot_weigh(p->slot, 1 + (double)(which % 3)), 0,
+			"a weight");
+	hand_in(p);
 }
 
 /* Goes on with the slot: pushes a tensor, if one is left; then it may fail, or after the

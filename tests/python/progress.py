@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `tern run` and `tern train` show of a job while it trains: losses, metrics, learning rates, staleness, and who is
+waited for.
+
+usage: progress.py TERN, or as a worker: progress.py work OPTIONS ACT
+"""
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy
+import pytern as tern
+
+from jobs import tap
+
+LIMIT_S = 120
+STEPS = 12
+
+
+# ---- the worker ----
+
+def act(what, session, slot):
+    if what == "metrics":
+        session.metric("step", slot.step)
+        session.metric("broken", float("nan"))
+        session.metric("above", numpy.float32("inf"))
+    elif what == "many":
+        for i in range(20):
+            session.metric(f"m{os.environ['TERN_INDEX']}.{i}", i)
+    elif what == "twice":
+        # The first computation of a slot is told, and the second one is not.
+        session.metric("repeated", slot.repeated)
+    elif what == "stand" and (slot.step, slot.number) == (2, 1):
+        time.sleep(1.6)
+
+
+def work(options, what):
+    with tern.Session(**{"steps": STEPS, "slots": 3, "optimizer": tern.SGD(lr=0.5), **eval(options, vars(tern))}) as session:
+        w = session.tensor("w", 4)
+        for slot in session.slots():
+            with slot:
+                act(what, session, slot)
+                slot.push(w, numpy.ones(4, numpy.float32))
+                slot.loss(slot.number + 1, **({"weight": slot.number} if what == "weights" else {}))
+        with session.finishing() as mine:
+            if mine and what == "metrics":
+                session.metric("final", 0.75)
+
+
+# ---- the tests ----
+
+def run(what, *options, workers=1, text=False, **session):
+    """Trains under `tern run`. Returns the events, or with `text` what was printed on stderr."""
+    command = [sys.argv[1], "run", "--workers", workers, *([] if text else ["--json"]), *options, "--", sys.executable,
+               __file__, "work", f"dict({', '.join(f'{k}={v}' for k, v in session.items())})", what]
+    done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # JSON itself has no NaN: a line with one is an error here.
+    return done.stderr if text else [json.loads(line, parse_constant=int) for line in done.stdout.splitlines()]
+
+
+def progress(events):
+    return [event for event in events if event["event"] == "progress"]
+
+
+def metrics_are_in_progress_and_in_the_last_event():
+    for workers in (1, 2):
+        events = run("metrics", workers=workers)
+        last = {"step": STEPS - 1, "broken": "nan", "above": "inf", "final": 0.75}
+        assert progress(events)[-1]["metrics"] == last, events
+        assert progress(events)[-1]["step"] == progress(events)[-1]["steps"] == STEPS
+        assert events[-1]["event"] == "done" and events[-1]["metrics"] == last, events[-1]
+        steps = [event["step"] for event in progress(events)]
+        assert steps == sorted(steps), steps
+
+
+def the_progress_line_has_metrics():
+    line = run("metrics", text=True).splitlines()[-1]
+    assert line.startswith(f"step {STEPS}/{STEPS}  loss 2.0000  "), line
+    for part in (f"  step {STEPS - 1}", "  broken nan", "  above inf", "  final 0.75", "  lr 0.5", "  0s left"):
+        assert part in line, line
+
+
+def the_loss_is_the_mean_over_all_slots():
+    for workers in (1, 2, 3):
+        assert progress(run("plain", workers=workers))[-1]["loss"] == 2.0
+        assert abs(progress(run("weights", workers=workers))[-1]["loss"] - (2 * 1 + 3 * 2) / 3) < 1e-7
+
+
+def a_job_shows_a_bounded_number_of_metrics():
+    events = run("many", workers=2)
+    assert len(events[-1]["metrics"]) == 32, events[-1]
+    notes = [event["text"] for event in events if "is not shown: a job has at most 32 of them" in event.get("text", "")]
+    assert len(notes) == 1, notes
+
+
+def metrics_of_the_second_computation_are_not_told():
+    assert run("twice", steps=1, slots=1)[-1]["metrics"] == {"repeated": 0.0}
+    assert run("twice", verify_first=STEPS)[-1]["metrics"] == {"repeated": 0.0}
+
+
+def the_learning_rate_follows_the_schedule():
+    for event in progress(run("stand", schedule="Linear()")):
+        expected = 0.5 * (1 - (max(event["step"], 1) - 1) / STEPS)
+        assert abs(event["lr"] - expected) < 1e-6, (event, expected)
+
+
+def who_is_waited_for_is_told_after_a_second():
+    told = [event for event in progress(run("stand", workers=2)) if "waits_for" in event]
+    assert told and told[0]["step"] == 2, told
+    assert told[0]["waits_for"].startswith("worker 1 (") and told[0]["waits_for"].endswith("for slot 1 of step 3"), told
+
+
+def staleness_is_told_in_async_mode():
+    events = progress(run("plain", workers=2, mode="'async'", steps=4000))
+    assert any(0 <= event["staleness_mean"] <= event["staleness_max"] for event in events
+               if "staleness_mean" in event), events
+    assert not any("staleness_mean" in event for event in progress(run("plain")))
+
+
+if len(sys.argv) > 2:
+    work(*sys.argv[2:])
+else:
+    tap.run([metrics_are_in_progress_and_in_the_last_event, the_progress_line_has_metrics,
+             the_loss_is_the_mean_over_all_slots, a_job_shows_a_bounded_number_of_metrics,
+             metrics_of_the_second_computation_are_not_told, the_learning_rate_follows_the_schedule,
+             who_is_waited_for_is_told_after_a_second, staleness_is_told_in_async_mode])
