@@ -150,6 +150,10 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
  * has a gradient of a tensor, the tensor is not updated. */
 void tern_work_unpushed(struct tern_work *work, uint32_t param);
 
+/* The computer is alive, so this worker is not taken for one that hangs. For what takes long
+ * besides the gradient, such as an evaluation of the slot's parameters. */
+void tern_work_goes_on(struct tern_work *work);
+
 /* The slot is computed: all elements are final. `loss` is the mean over its records. The
  * computer no longer holds the work. */
 void tern_work_end(struct tern_work *work, double loss);

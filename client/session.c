@@ -288,6 +288,14 @@ struct tern_slot_info session_info(
 		.seed = tern_rng_at(s->job.seed, SEED_STREAM, step, slot)};
 }
 
+/* Tells whether the worker that computes the work evaluates its parameters. In sync mode
+ * slot 0 says which one that is; in async mode all have a slot 0. */
+static bool is_for_evaluation(const struct tern_session *s, const struct tern_work *work)
+{
+	return s->eval_every && work->version % s->eval_every == 0 && work->slot == 0 &&
+	       (s->job.mode == TERN_MODE_SYNC || tern_worker_is_finisher(s->worker));
+}
+
 /* The program holds the slot for the second time. */
 static bool is_repeated(const struct tern_slot *slot)
 {
@@ -314,8 +322,10 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	slot->held = true;
 	slot->early = !slot->work;
 	slot->now = slot->early ? *slot->announced : *slot->work;
+	slot->evaluate = is_for_evaluation(s, &slot->now);
 	own = session_info(s, slot->now.version, slot->now.slot);
 	own.repeated = is_repeated(slot);
+	own.evaluate = slot->evaluate;
 	own.early = slot->early;
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
@@ -642,6 +652,8 @@ void tern_session_goes_on(struct tern_session *s)
 {
 	if (s->evaluation)
 		tern_evaluation_goes_on(s->evaluation);
+	else if (s->slot.held && s->slot.evaluate && s->slot.work)
+		tern_work_goes_on(s->slot.work);
 }
 
 void tern_session_finished(struct tern_session *s, const char *text)

@@ -283,6 +283,7 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	s->index = o->index;
 	s->early = o->early;
 	s->verify.left = slots_to_verify(o);
+	s->eval_every = o->eval_every > 0 ? (uint64_t)o->eval_every : 0;
 	if (o->index >= o->workers)
 		return session_complain(s, -EINVAL,
 			"index %u of %u workers: expected an index from 0 to the number "

@@ -32,6 +32,7 @@ struct tern_slot {
 	struct tern_work now;
 	bool early; /* the program holds it since its announcement */
 	bool revoked;
+	bool evaluate;    /* the program is to evaluate the parameters */
 	double weight;    /* of its loss */
 	bool *pushed;     /* one entry per tensor, by id */
 	uint32_t pushing; /* number of tensors that are reserved */
@@ -58,6 +59,7 @@ struct tern_session {
 	struct verify verify; /* the slots that are computed twice */
 	uint32_t index;       /* which worker this is */
 	bool early;           /* slots are given out when they are announced */
+	uint64_t eval_every;  /* 0: no slot is marked */
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
 	struct tern_evaluation *evaluation; /* this worker is the finisher */

@@ -176,6 +176,13 @@ void tern_work_fail(struct tern_work *work, int status, const char *text)
 		worker_give_up(room->worker, status, "%s", text);
 }
 
+void tern_work_goes_on(struct tern_work *work)
+{
+	struct tern_worker *w = room_of(work)->worker;
+
+	w->worked_ns = tern_now_ns(w->env);
+}
+
 /* ---- which slot is computed ---- */
 
 bool slots_are_due(const struct tern_worker *w)

@@ -165,6 +165,11 @@ bool tern_worker_is_saving(const struct tern_worker *w)
 	return w->saving;
 }
 
+bool tern_worker_is_finisher(const struct tern_worker *w)
+{
+	return w->finisher == w->opts.index;
+}
+
 uint64_t tern_worker_device_bytes(const struct tern_worker *w)
 {
 	return tern_vector_device_bytes(&w->opts.memory, w->pool);

@@ -154,6 +154,9 @@ void tern_worker_stop(struct tern_worker *worker, const char *why);
  */
 void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 
+/* True if this worker is the lowest live one: it would be the finisher now. */
+bool tern_worker_is_finisher(const struct tern_worker *worker);
+
 /* Sets a metric (ps/metric.h), which server 0 is told soon. -EINVAL: the name is not valid;
  * -E2BIG: there are TERN_METRICS_MAX others. */
 int tern_worker_metric(struct tern_worker *worker, const char *name, double value);

@@ -112,14 +112,15 @@ static int read_number(const char *name, uint32_t *out)
 	return 0;
 }
 
-/* Finds out how many slots are verified, if the program does not say so. */
-static int find_verify_first(struct tern_job_opts *job)
+/* Reads an option from the environment, if the program has not given it. 0 there means
+ * none, which is a negative number here. */
+static int find_option(const char *name, int64_t *option)
 {
 	uint32_t count;
-	int r = read_number("TERN_VERIFY_FIRST", &count);
+	int r = *option == 0 ? read_number(name, &count) : -ENOENT;
 
 	if (r == 0)
-		job->verify_first = count > 0 ? (int64_t)count : -1;
+		*option = count > 0 ? (int64_t)count : -1;
 	return r == -ENOENT ? 0 : r;
 }
 
@@ -149,8 +150,10 @@ int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 			r, "the job has an option that this library lacks");
 	if (job.workers == 0)
 		r = find_place(&job);
-	if (r == 0 && job.verify_first == 0)
-		r = find_verify_first(&job);
+	if (r == 0)
+		r = find_option("TERN_VERIFY_FIRST", &job.verify_first);
+	if (r == 0)
+		r = find_option("TERN_EVAL_EVERY", &job.eval_every);
 	if (r == 0)
 		r = shared_enter(shared);
 	if (r < 0)

@@ -3,7 +3,7 @@
  * `tern run`: starts the servers of a job on this machine, and a program of the user as
  * each of its workers. The program finds its place in the environment: TERN_JOIN,
  * TERN_INDEX, TERN_WORKERS, and the secret of the job in TERN_SECRET_FILE; and
- * TERN_VERIFY_FIRST, if it is an option.
+ * TERN_VERIFY_FIRST and TERN_EVAL_EVERY, if they are options.
  *
  *     SERVERS --all of them listen--> WORKERS --all of them ended--> servers are ended
  *
@@ -37,10 +37,10 @@ struct run_settings {
 	struct launch_settings launch;
 	struct fabric_settings fabric;
 	struct place_settings place;
-	uint64_t servers, workers; /* workers: 0 if --workers was not given */
-	uint64_t verify_first;     /* UINT64_MAX: not given */
-	int tensor_memory;         /* --tensor-memory: index into device_memories */
-	int arithmetic;            /* --arithmetic: index into device_arithmetics */
+	uint64_t servers, workers;         /* workers: 0 if --workers was not given */
+	uint64_t verify_first, eval_every; /* UINT64_MAX: not given */
+	int tensor_memory; /* --tensor-memory: index into device_memories */
+	int arithmetic;    /* --arithmetic: index into device_arithmetics */
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -56,6 +56,11 @@ static const struct option options[] = {
 		"each worker computes its first K slots twice, and leaves the job if the "
 		"gradients differ; 0: none; not given: as PROGRAM says, else 1",
 		struct run_settings, verify_first, .min = 0, .max = UINT32_MAX),
+	OPTION(COUNT, "eval-every", "T",
+		"one slot of every T-th step is marked, and PROGRAM evaluates the "
+		"parameters "
+		"there; 0: none; not given: as PROGRAM says, else none",
+		struct run_settings, eval_every, .min = 0, .max = UINT32_MAX),
 	FABRIC_OPTIONS(struct run_settings, fabric),
 	LAUNCH_OPTIONS(struct run_settings, launch),
 	OPTION(TEXT, "secret-file", "PATH",
@@ -109,6 +114,8 @@ static void prepare_environment(const struct run *r)
 	set_number("TERN_WORKERS", worker_count(r));
 	if (r->verify_first != UINT64_MAX)
 		set_number("TERN_VERIFY_FIRST", r->verify_first);
+	if (r->eval_every != UINT64_MAX)
+		set_number("TERN_EVAL_EVERY", r->eval_every);
 	if (secret_text(&l->secret))
 		setenv("TERN_SECRET_FILE", SUPERVISE_SECRET_PATH, true);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(threads); i++)
@@ -635,7 +642,7 @@ static void prepare(struct run *r, const struct place *place, char **program)
 
 static int run_run(int argc, char **argv)
 {
-	struct run_settings s = {.verify_first = UINT64_MAX};
+	struct run_settings s = {.verify_first = UINT64_MAX, .eval_every = UINT64_MAX};
 	struct secret secret = {""};
 	struct launch_opts opts;
 	struct place place;
@@ -655,6 +662,7 @@ static int run_run(int argc, char **argv)
 		return command_fail(&run_command, "%s", strerror(ENOMEM));
 	prepare(r, &place, argv + program);
 	r->verify_first = s.verify_first;
+	r->eval_every = s.eval_every;
 	code = launch_open(&r->l, &opts, &secret);
 	code = code ? command_fail(&run_command, "%s", strerror(-code))
 		    : run_and_conclude(r);

@@ -17,7 +17,7 @@ struct reason {
 
 struct run {
 	struct launch l;
-	uint64_t verify_first;
+	uint64_t verify_first, eval_every; /* UINT64_MAX: not given */
 	struct place place;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */
 	struct reason reasons[SUPERVISE_CHILDREN_MAX]; /* [child] */

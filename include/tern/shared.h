@@ -104,8 +104,9 @@ static inline int tern_shared_tensor(struct tern_shared *shared, struct tern_ses
 
 /* Starts to join the job. If job->workers is 0, the environment variables TERN_WORKERS
  * and TERN_INDEX have the number of workers and the number of this one. If
- * job->verify_first is 0, TERN_VERIFY_FIRST has it, if it is set; 0 there means none. Does
- * not wait for other workers: tern_shared_next() does. */
+ * job->verify_first is 0, TERN_VERIFY_FIRST has it, if it is set, and if job->eval_every
+ * is 0, TERN_EVAL_EVERY; 0 there means none. Does not wait for other workers:
+ * tern_shared_next() does. */
 TERN_API int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 	const struct tern_job_opts *job, size_t job_bytes);
 static inline int tern_shared_start(struct tern_shared *shared, struct tern_session *s,

@@ -139,6 +139,10 @@ struct tern_job_opts {
 	 * count. If false, the servers refuse a worker whose values are not those of the
 	 * others, so the result does not depend on which workers live. */
 	bool init_from_first;
+	/* A slot of every step that T = eval_every divides is marked (`evaluate` in struct
+	 * tern_slot_info): whoever computes it also evaluates the parameters. 0 or negative:
+	 * none. All workers should have the same T. */
+	int64_t eval_every;
 	/* sync: tern_session_next() gives out the first slot of a step as soon as this worker
 	 * has computed its slots of the step before, while the parameters still arrive: an
 	 * early slot. tern_slot_is_here() says which are here. So a program can load its
@@ -216,6 +220,12 @@ struct tern_slot_info {
 	/* The caller has computed this slot once before: all else is as it was then
 	 * (verify_first in struct tern_job_opts). */
 	bool repeated;
+	/* The caller is to evaluate the slot's parameters (eval_every in struct
+	 * tern_job_opts), for example on a test set, and to name the result with
+	 * tern_session_metric(). In sync mode that is slot 0 of the step, whichever worker
+	 * has it; in async mode a step of the lowest live worker. The slot's gradient must
+	 * not depend on it. */
+	bool evaluate;
 	bool early; /* its parameters are not all here yet: see tern_slot_is_here() */
 };
 
@@ -369,8 +379,9 @@ TERN_API const float *tern_session_param(const struct tern_session *s, uint32_t 
  */
 TERN_API int tern_session_finisher(struct tern_session *s);
 
-/* The finisher is alive. To be called every few seconds by a finisher that takes long,
- * since the servers take a silent finisher for one that hangs. */
+/* This worker is alive. To be called every few seconds by a finisher that takes long, and
+ * by a caller that evaluates for long in a slot with `evaluate`, since the servers take a
+ * silent worker for one that hangs. In other slots it has no effect. */
 TERN_API void tern_session_goes_on(struct tern_session *s);
 
 /* The finisher has used the results: the job ends. If `text` is not NULL it could not use

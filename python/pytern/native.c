@@ -331,20 +331,20 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 
 /* start(workers, index, (mode, staleness), slots, steps, seed, clip_norm, arithmetic, records,
  *       batch, data, verify_first, rule, (schedule, warmup, steps, factor), init_from_first,
- *       early) */
+ *       eval_every, early) */
 static PyObject *session_start(struct session *self, PyObject *args)
 {
 	struct tern_job_opts job = {0};
 	unsigned long long staleness, steps, seed, records, data, warmup, schedule_steps;
-	long long verify_first;
+	long long verify_first, eval_every;
 	PyObject *rule;
 	int mode, init_from_first, early, r;
 
-	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)pp", &job.workers, &job.index,
+	if (!PyArg_ParseTuple(args, "II(iK)IKKdsKIKLO(sKKd)pLp", &job.workers, &job.index,
 		    &mode, &staleness, &job.slots, &steps, &seed, &job.clip_norm,
 		    &job.arithmetic, &records, &job.batch, &data, &verify_first, &rule,
 		    &job.schedule.name, &warmup, &schedule_steps, &job.schedule.factor,
-		    &init_from_first, &early) ||
+		    &init_from_first, &eval_every, &early) ||
 		!read_rule(rule, &job.rule) || !is_usable(self))
 		return NULL;
 	job.mode = (enum tern_train_mode)mode;
@@ -357,6 +357,7 @@ static PyObject *session_start(struct session *self, PyObject *args)
 	job.schedule.warmup = warmup;
 	job.schedule.steps = schedule_steps;
 	job.init_from_first = init_from_first;
+	job.eval_every = eval_every;
 	job.early = early;
 	BUSY(self, r = tern_shared_start(self->shared, self->session, &job));
 	/* After an error the library may be asked again, and reads the values then. */
@@ -419,7 +420,7 @@ static PyObject *session_metric(struct session *self, PyObject *args)
 	return none_or_raise(r);
 }
 
-/* goes_on(): the finisher is alive. */
+/* goes_on(): this worker is alive. */
 static PyObject *session_goes_on(struct session *self, PyObject *ignored)
 {
 	(void)ignored;

@@ -28,8 +28,8 @@ static bool holds(struct session *self, unsigned long long turn)
 	return false;
 }
 
-/* next(seconds) -> (turn, step, number, batch, seed, repeated, early), or False: all steps are
- * done, or None: not within that time */
+/* next(seconds) -> (turn, step, number, batch, seed, repeated, evaluate, early), or False: all
+ * steps are done, or None: not within that time */
 PyObject *session_next(struct session *self, PyObject *args)
 {
 	struct tern_slot_info info;
@@ -56,9 +56,10 @@ PyObject *session_next(struct session *self, PyObject *args)
 		is_usable(self);
 		return NULL;
 	}
-	return Py_BuildValue("KKIIKNN", self->turn, (unsigned long long)info.step,
+	return Py_BuildValue("KKIIKNNN", self->turn, (unsigned long long)info.step,
 		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed,
-		PyBool_FromLong(info.repeated), PyBool_FromLong(info.early));
+		PyBool_FromLong(info.repeated), PyBool_FromLong(info.evaluate),
+		PyBool_FromLong(info.early));
 }
 
 /* arrived(turn, id or -1, seconds) -> True: the tensor, or the whole slot, is here; False: the

@@ -150,7 +150,8 @@ class Slot:
     `step`: the step, counted from 0. `number`: which slot of the step. `seed`: for the random numbers that the gradient
     depends on. In sync mode the same step and number have the same records and seed, whichever worker computes them.
     `repeated`: this worker has computed the slot once before, and the gradients of the two times are compared: see
-    `verify_first` of Session.
+    `verify_first` of Session. `evaluate`: this worker is to evaluate the slot's parameters, for example on a test set, and
+    to say the result with Session.metric(): see `eval_every` of Session. The gradient must not depend on that.
 
     A slot may come while its parameters still arrive, so that the program can load its records meanwhile. Whoever reads
     the values of a tensor waits for that tensor, and a push and the end of the block wait for all of them. If they will
@@ -158,10 +159,10 @@ class Slot:
     """
 
     __slots__ = ("_session", "_native", "_turn", "_loss", "_weight", "_records", "_values", "_entered", "_ended", "_early",
-                 "step", "number", "batch", "seed", "repeated")
+                 "step", "number", "batch", "seed", "repeated", "evaluate")
 
     def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
-                 repeated: bool, early: bool) -> None:
+                 repeated: bool, evaluate: bool, early: bool = False) -> None:
         self._session = session
         self._native = session._native
         self._turn = turn
@@ -176,6 +177,7 @@ class Slot:
         self.batch = batch
         self.seed = seed
         self.repeated = repeated
+        self.evaluate = evaluate
 
     def __repr__(self) -> str:
         return f"<slot {self.number} of step {self.step}{', ended' if self._ended else ''}>"
@@ -230,7 +232,7 @@ class Slot:
         except (TypeError, ValueError):
             raise TypeError(f"loss: expected a number, got {type(value).__name__}") from None
         if _number("weight", weight) < 0:
-            raise ValueError(f"weight: expected a finite number of 0 or more, got {weight}")
+            raise ValueError(f"weight: expected 0 or more, got {weight}")
         self._loss, self._weight = loss, float(weight)
 
     def _check(self, w: Tensor) -> None:
@@ -304,7 +306,7 @@ class Session:
     def __init__(self, join: str | None = None, *, steps: int, optimizer: Optimizer = SGD(),
                  schedule: Schedule | None = None, mode: str = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
-                 init_from_first: bool = False, verify_first: int | None = None,
+                 init_from_first: bool = False, verify_first: int | None = None, eval_every: int | None = None,
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
                  note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
@@ -333,7 +335,8 @@ class Session:
             _integer("records", records, 0, 64), _integer("batch", batch, 1, 32), _integer("data", data, 0, 64),
             # In C 0 stands for the environment or the default, and a negative number for none.
             0 if verify_first is None else _integer("verify_first", verify_first, 0, 32) or -1,
-            optimizer._for_c(), (schedule or Warmup(0))._for_c(), bool(init_from_first))
+            optimizer._for_c(), (schedule or Warmup(0))._for_c(), bool(init_from_first),
+            0 if eval_every is None else _integer("eval_every", eval_every, 0, 32) or -1)
         self._note = note or _print
         self._timeout = timeout
         self._pid = os.getpid()
@@ -468,8 +471,9 @@ class Session:
             self._native.finished(text)
 
     def goes_on(self) -> None:
-        """The finisher is alive. A finisher that takes long calls this every few seconds, since the servers take a
-        silent finisher for one that hangs (tern server --worker-timeout)."""
+        """This worker is alive. A finisher that takes long calls this every few seconds, and so does a worker that evaluates
+        for long in a slot with `evaluate`, since the servers take a silent worker for one that hangs (tern server
+        --worker-timeout). In other slots it has no effect."""
         self._native.goes_on()
 
     def describe(self) -> str:

@@ -60,6 +60,7 @@ def sessions_say_which_argument_is_wrong():
             (TypeError, "note: expected a function of one string, got int", {"note": 3}),
             (ValueError, "clip_norm: expected 0 (none) or more, got -1", {"clip_norm": -1}),
             (ValueError, "clip_norm: expected a finite number, got nan", {"clip_norm": float("nan")}),
+            (ValueError, "eval_every: expected an integer from 0 to 4294967295, got -1", {"eval_every": -1}),
             (ValueError, "timeout: expected a number of seconds, got -1", {"timeout": -1}),
             (ValueError, "workers, index: expected both or neither", {"index": None}),
             (ValueError, "join nowhere: expected HOST:PORT of each server, with commas between them", None),
@@ -279,6 +280,20 @@ def sessions_that_nobody_closes_are_collected():
         gc.collect()
 
 
+def metrics_and_weights_say_what_is_wrong():
+    with session() as s:
+        for name in ("", "a b", "\x1b[m", "n" * 64, "\xf6"):
+            refused(ValueError, "metric: expected a name of 1 to 63 printable ASCII characters without blanks, got "
+                    f"{name!r}", s.metric, name, 1)
+        refused(TypeError, "metric: expected a string, got int", s.metric, 1, 1)
+        refused(TypeError, "metric a: expected a number, got str", s.metric, "a", "much")
+        assert refused(tern.Error, "the session has not started", s.metric, "a", 1).errno == errno.EINVAL
+        slot = tern.session.Slot(s, 1, 0, 0, 0, 7, False, False)
+        refused(ValueError, "weight: expected 0 or more, got -1", slot.loss, 1, -1)
+        refused(ValueError, "weight: expected a finite number, got nan", slot.loss, 1, float("nan"))
+        refused(TypeError, "weight: expected a number, got str", slot.loss, 1, "x")
+
+
 def the_c_part_survives_what_no_program_should_say():
     native = _native.Session(NOBODY, None)
     native.tensor("w", (3,), 0, 0.0, 0.0, None, None)
@@ -385,6 +400,7 @@ tap.run([
     closed_sessions_raise,
     another_thread_can_close_a_session_that_waits,
     sessions_that_nobody_closes_are_collected,
+    metrics_and_weights_say_what_is_wrong,
     the_c_part_survives_what_no_program_should_say,
     notes_that_cannot_be_printed_do_not_end_the_training,
     digests_differ_if_the_data_differs,

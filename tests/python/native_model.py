@@ -39,7 +39,8 @@ class Native:
         if self.given:
             self.values = [self.given(self.turn - 1, name, value.shape).astype(numpy.float32)
                            for name, value in zip(self.names, self.values)]
-        return self.turn, self.turn - 1, 0, self.batch if self.records_count else 0, 1000 + self.turn, False, False
+        return (self.turn, self.turn - 1, 0, self.batch if self.records_count else 0, 1000 + self.turn, False, False,
+                False)
 
     def records(self, turn):
         return ((numpy.arange(self.batch) + turn) % self.records_count).astype(numpy.uint64).tobytes()
@@ -55,7 +56,7 @@ class Native:
         self.pushed[self.names[number]] = gradient.copy()
         return True
 
-    def end(self, turn, loss):
+    def end(self, turn, loss, weight):
         self.history.append((self.pushed, loss))
         for number, name in enumerate(self.names):
             if self.rules[number] == "mean":

@@ -32,6 +32,15 @@ def act(what, session, slot):
     elif what == "twice":
         # The first computation of a slot is told, and the second one is not.
         session.metric("repeated", slot.repeated)
+    elif what.startswith("die") and slot.evaluate and os.environ["TERN_INDEX"] == "0":
+        os._exit(3)
+    elif what.endswith("evaluate") and slot.evaluate:
+        print("evaluates", os.environ["TERN_INDEX"], slot.step, slot.number, int(slot.repeated), flush=True)
+        session.metric("evaluated", slot.step)
+    elif what == "goes on" and slot.evaluate and slot.step == 4:
+        for _ in range(12):
+            time.sleep(0.25)
+            session.goes_on()
     elif what == "stand" and (slot.step, slot.number) == (2, 1):
         time.sleep(1.6)
 
@@ -114,6 +123,44 @@ def who_is_waited_for_is_told_after_a_second():
     assert told[0]["waits_for"].startswith("worker 1 (") and told[0]["waits_for"].endswith("for slot 1 of step 3"), told
 
 
+def evaluations(*options, what="evaluate", **session):
+    """What the workers print that evaluate: (worker, step, slot, repeated) each."""
+    events = run(what, *options, **session)
+    told = [event["text"].split() for event in events if event["event"] == "output"]
+    return sorted(tuple(int(word) for word in words[1:]) for words in told if words[:1] == ["evaluates"]), events
+
+
+def one_slot_of_every_t_th_step_evaluates():
+    for workers in (1, 3):
+        got, events = evaluations(workers=workers, eval_every=5)
+        # The first slot of the job is computed twice.
+        assert got == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 5, 0, 0), (0, 10, 0, 0)], got
+        assert events[-1]["metrics"] == {"evaluated": 10.0}
+    assert evaluations(workers=2)[0] == []
+    assert evaluations("--eval-every", 7, verify_first=0)[0] == [(0, 0, 0, 0), (0, 7, 0, 0)]
+    # What the program says counts, also that it evaluates never.
+    assert evaluations("--eval-every", 7, eval_every=11, verify_first=0)[0] == [(0, 0, 0, 0), (0, 11, 0, 0)]
+    assert evaluations("--eval-every", 7, eval_every=0)[0] == []
+
+
+def one_worker_evaluates_in_async_mode():
+    for mode in ("'async'", "'ssp:1'"):
+        got, _ = evaluations(workers=2, mode=mode, steps=24, eval_every=4)
+        assert got == [(0, step, 0, 0) for step in (0, 4, 8)], got
+
+
+def another_worker_evaluates_when_the_first_is_lost():
+    got, events = evaluations(what="die, evaluate", workers=2, eval_every=5, verify_first=0)
+    assert got == [(1, step, 0, 0) for step in (0, 5, 10)], got
+    assert events[-1]["succeeded"] == 1, events[-1]
+
+
+def a_worker_that_evaluates_for_long_is_not_lost_if_it_goes_on():
+    events = run("goes on", "--worker-timeout", 0.5, workers=2, eval_every=4, verify_first=0)
+    assert not [event for event in events if event["event"] == "lost"], events
+    assert events[-1]["succeeded"] == 2, events[-1]
+
+
 def staleness_is_told_in_async_mode():
     events = progress(run("plain", workers=2, mode="'async'", steps=4000))
     assert any(0 <= event["staleness_mean"] <= event["staleness_max"] for event in events
@@ -127,4 +174,6 @@ else:
     tap.run([metrics_are_in_progress_and_in_the_last_event, the_progress_line_has_metrics,
              the_loss_is_the_mean_over_all_slots, a_job_shows_a_bounded_number_of_metrics,
              metrics_of_the_second_computation_are_not_told, the_learning_rate_follows_the_schedule,
-             who_is_waited_for_is_told_after_a_second, staleness_is_told_in_async_mode])
+             who_is_waited_for_is_told_after_a_second, one_slot_of_every_t_th_step_evaluates,
+             one_worker_evaluates_in_async_mode, another_worker_evaluates_when_the_first_is_lost,
+             a_worker_that_evaluates_for_long_is_not_lost_if_it_goes_on, staleness_is_told_in_async_mode])

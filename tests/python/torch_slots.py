@@ -409,6 +409,68 @@ class Tied(nn.Module):
         return self.out(self.embedding(x))
 
 
+def evaluations_leave_random_numbers_and_statistics_as_they_were():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.BatchNorm1d(4).eval())
+    generators = (lambda: torch.rand(3).tolist(), lambda: numpy.random.rand(3).tolist(), lambda: [random.random()] * 3)
+
+    def draw():
+        return [generator() for generator in generators]
+
+    def each(server, slot):
+        first = draw()
+        module(X)
+        state = {name: value.clone() for name, value in module.state_dict().items()}
+        at = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+        with may_raise(slot.step == 1):
+            with server.evaluating(slot):
+                assert not any(part.training for part in module.modules()) and not torch.is_grad_enabled()
+                module.train()
+                module(X + 1)
+                assert not torch.equal(module[1].running_mean, state["1.running_mean"])
+                draw()
+                if slot.step == 1:
+                    raise KeyError("an evaluation that fails")
+        assert [part.training for part in module] == [True, True, True, False] and torch.is_grad_enabled()
+        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+        following = draw()
+        torch.set_rng_state(at[0]), random.setstate(at[1]), numpy.random.set_state(at[2])
+        assert following == draw() and following != first
+        loss_of(module).backward()
+        slot.loss(0)
+    train(module, each)
+
+
+@contextlib.contextmanager
+def may_raise(expected):
+    try:
+        yield
+    except KeyError:
+        assert expected
+
+
+def an_evaluation_does_not_hide_a_buffer_that_the_slot_has_changed():
+    module = small()
+    module.register_buffer("count", torch.zeros(1))
+
+    def each(server, slot):
+        module.count += 1
+        with server.evaluating(slot):
+            module.count += 1
+        assert module.count == 1
+    in_slot("buffer count of a Sequential was changed in the slot", each, module)
+
+
+def an_evaluation_belongs_into_its_slot():
+    server = Server(small(), session()[0])
+    slot = tern.session.Slot(server._session, 1, 0, 0, 0, 7, False, True)
+    try:
+        with server.evaluating(slot):
+            raise AssertionError("it is not in the slot")
+    except tern.Error as error:
+        assert error.text == "slot 0 of step 0: evaluate inside `with slot:`", error.text
+    server.close()
+
+
 def tied_parameters_are_one_tensor():
     module = Tied()
     x = torch.arange(5)
@@ -731,6 +793,9 @@ tap.run([
     recomputation_computes_the_same,
     running_statistics_are_those_of_every_slot_together,
     every_slot_begins_with_the_servers_statistics,
+    evaluations_leave_random_numbers_and_statistics_as_they_were,
+    an_evaluation_does_not_hide_a_buffer_that_the_slot_has_changed,
+    an_evaluation_belongs_into_its_slot,
     tied_parameters_are_one_tensor,
     frozen_parameters_are_not_declared_and_are_part_of_the_job,
     other_dropout_is_another_job,

@@ -94,6 +94,15 @@ def a_worker_that_is_lost_is_replaced():
                 assert workers[1].error().endswith("ValueError: no luck"), workers[1].said()
 
 
+def an_evaluation_leaves_no_trace():
+    for acts in (["evaluate"], ["evaluate"]), (["evaluate"],):
+        got, workers = result("evaluated", *acts, TERN_EVAL_EVERY=4)
+        assert got == undisturbed(), acts
+        told = [line.split()[1] for line in workers[0].lines if line and line.startswith("evaluated")]
+        # The first slot of the job is computed twice.
+        assert told == [str(step) for step in (0, *range(0, 30, 4))], told
+
+
 def difference(one, other):
     """The largest difference of the parameters, relative to the largest parameter. Without the bias of the attention,
     whose part for the keys has the gradient 0: Adam makes whole steps of its rounding errors."""
@@ -128,6 +137,7 @@ CASES = [
     a_loaded_module_trains_on_from_its_values,
     workers_with_other_seeds_are_refused_unless_the_first_one_counts,
     a_worker_that_is_lost_is_replaced,
+    an_evaluation_leaves_no_trace,
     the_results_are_those_of_pytorchs_optimizers,
     accumulated_gradients_train_the_same_way,
 ]

@@ -80,6 +80,18 @@ def backward(server, model, x, y):
     return sum(loss.item() for loss in losses)
 
 
+def evaluate(server, session, slot, model, dataset):
+    """Evaluates and uses whatever the gradient depends on, too: random numbers, and statistics in train()."""
+    x, y = (torch.stack([pair[i] for pair in dataset[:40]]) for i in (0, 1))
+    with server.evaluating(slot):
+        assert not any(part.training for part in model.modules()) and not torch.is_grad_enabled()
+        session.metric("loss", loss_of(model, x, y))
+        model.train()
+        loss_of(model, x, y)
+        print("evaluated", slot.step, float(torch.rand(1)) + random.random() + numpy.random.random(), flush=True)
+    assert all(part.training for part in model.modules()) and torch.is_grad_enabled()
+
+
 def with_servers(model, dataset, optimizer, slots):
     torch.rand(random.randrange(100))  # the state of the generators must not matter
     with tern.Session(steps=STEPS, slots=slots, seed=9, optimizer=optimizer, records=RECORDS, batch=12,
@@ -93,6 +105,8 @@ def with_servers(model, dataset, optimizer, slots):
             with slot:
                 if ACT == "watch" and not slot.repeated:
                     trace(model, slot, x, y)
+                if ACT == "evaluate" and slot.evaluate:
+                    evaluate(server, session, slot, model, dataset)
                 loss = backward(server, model, x, y)
                 if REST and ACT in ("kill", "terminate", "raise") and slot.step >= int(REST[0]):
                     act(slot)

@@ -33,6 +33,7 @@ from .._frameworks import build_digest
 from ..rules import Init, Mean
 from ..session import CLIP_NORM, RECORDS, STEPS, Session, Slot, Tensor
 from . import refusals
+from .evaluating import untouched
 from .initial import begin_of
 
 # What chooses between kernels with other bits.
@@ -208,6 +209,22 @@ class Server:
             yield
         finally:
             self._quiet -= 1
+
+    @contextlib.contextmanager
+    def evaluating(self, slot: Slot) -> Iterator[None]:
+        """`if slot.evaluate:`, and in it `with server.evaluating(slot):` to evaluate the slot's parameters. In the block the
+        module is in eval() and no gradients are computed; after it, random numbers and statistics are as they were before,
+        so the slot's gradient does not depend on the evaluation. Say the result with session.metric()."""
+        if self._slot is not slot:
+            raise Error(-errno.EINVAL, f"slot {slot.number} of step {slot.step}: evaluate inside `with slot:`")
+        # Buffers that the slot has not changed so far. Restoring one counts as a change, too.
+        clean = [buffer is not None and buffer._version == version for buffer, version in self._before]
+        try:
+            with untouched(self.module):
+                yield
+        finally:
+            self._before = [(buffer, buffer._version if was_clean and buffer is not None else version)
+                            for (buffer, version), was_clean in zip(self._before, clean)]
 
     # ---- slots ----
 

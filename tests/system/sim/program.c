@@ -37,7 +37,9 @@ static const struct {
 	{"layer.2", 5096, 5000}, {"scale", 10096, 2}, {"scale.mean", 10098, 2},
 	{"table", 10100, 2188}};
 
-#define AHEAD    6
+#define AHEAD      6
+#define EVAL_EVERY 3
+
 #define TENSORS  TERN_ARRAY_SIZE(tensors)
 #define ELEMENTS (10100u + 2188u)
 
@@ -132,6 +134,17 @@ static uint64_t digest_of(const struct program *p)
 	for (unsigned k = 0; k < TENSORS; k++)
 		digest = tern_mix64(digest ^ digest_of_tensor(p, k));
 	return digest;
+}
+
+/* The evaluator of a step is the worker with slot 0; in async mode it is known to be one. */
+static void check_evaluate(struct program *p)
+{
+	bool may = p->info.step % EVAL_EVERY == 0 && p->info.slot == 0;
+
+	if (p->job->async ? p->info.evaluate && !may : p->info.evaluate != may)
+		complain(p, "got a slot with the wrong mark to evaluate");
+	if (p->info.evaluate)
+		tern_session_goes_on(p->session);
 }
 
 /* The slots that are computed twice come again at once, and nothing else has changed. */
@@ -489,6 +502,7 @@ static void look(struct program *p)
 		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
 		check_ahead(p, &said, count);
+		check_evaluate(p);
 		if (!p->early)
 			begin(p);
 		wait_a_while(p);
@@ -594,6 +608,7 @@ static void start(struct program *p, unsigned index)
 		.records = ledger_data()->count,
 		.batch = 1,
 		.verify_first = verify,
+		.eval_every = EVAL_EVERY,
 		.init_from_first = j->from_first,
 		.early = dice(p, 700)};
 	struct tern_slot *slot;
