@@ -82,6 +82,8 @@ struct caller {
 	unsigned count, gradients;
 	/* Adds the gradients up in one call, and updates from the sum in another one. */
 	bool sums;
+	/* Skips its first elements, and has made more updates of the others than steps. */
+	bool skips;
 	float scale, clip;
 	pthread_t thread;
 	struct tern_updater *updaters[2]; /* [0]: the CPU's, [1]: CUDA's */
@@ -94,6 +96,11 @@ struct caller {
 
 static int caller_step(struct caller *c, unsigned i)
 {
+	const struct tern_updater_segment segments[] = {
+		{.count = 7}, {.optimizer = c->optimizer,
+				      .first = 7,
+				      .count = c->count - 7,
+				      .update = c->step + 3}};
 	const float *g[16];
 	struct tern_updater_step step = {.step = c->step,
 		.w_in = c->w[i],
@@ -101,7 +108,9 @@ static int caller_step(struct caller *c, unsigned i)
 		.gradients = g,
 		.gradient_count = c->gradients,
 		.scale = c->scale,
-		.clip = c->clip};
+		.clip = c->clip,
+		.segments = c->skips ? segments : NULL,
+		.segment_count = TERN_ARRAY_SIZE(segments)};
 	int r = 0;
 
 	for (unsigned j = 0; j < c->gradients; j++)
@@ -268,6 +277,7 @@ static void test_a_batch_may_have_calls_of_every_kind(void **state)
 			.gradients = i == 6   ? 11
 				     : i == 7 ? 1
 					      : 3,
+			.skips = i == 8 || i == 10,
 			.scale = i == 4 ? 0.3f : 0.5f,
 			.clip = i == 9 ? 0.7f : 1};
 	assert_true(step_in_batches(callers, CALLERS, 4) >= 8);

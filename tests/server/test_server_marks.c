@@ -6,13 +6,15 @@
 #include <string.h>
 
 #include "ps/marks.h"
+#include "rendezvous/peer.h"
 
 #define COUNT 1000u
 
 struct sender { /* what a worker sends, and the version that it gets after it */
 	struct visitor v;
 	struct tern_channel *channel;
-	struct tern_req gradient_req, marks_req, version_req;
+	struct tern_req gradient_reqs[2], marks_req,
+		version_req; /* by slot: of gradients */
 	struct tern_buf gradient, marks;
 	bool came;
 };
@@ -41,15 +43,15 @@ static void sit_down(
 		0);
 }
 
-static void send_gradient(struct sender *s, bool marked)
+static void send_gradient(struct sender *s, unsigned slot, bool marked)
 {
 	struct tern_tensor tensor = {
 		.buf = s->gradient, .shape = tern_shape_1d(TERN_F32, COUNT)};
 
 	if (marked)
 		tensor.shape = tern_marks_shape(&tensor.shape);
-	assert_int_equal(tern_send(s->channel, &s->gradient_req, tern_key("gradient/0"),
-				 0, &tensor, NULL, 0),
+	assert_int_equal(tern_send(s->channel, &s->gradient_reqs[slot],
+				 tern_key("gradient/0"), slot, &tensor, NULL, 0),
 		0);
 }
 
@@ -107,7 +109,7 @@ static void test_a_gradient_waits_for_its_marks(void **state)
 	(void)state;
 	open_rig(&rig);
 	sit_down(&rig, &s, &job, 0);
-	send_gradient(&s, true);
+	send_gradient(&s, 0, true);
 	until_marks_are_awaited(&rig);
 	send_marks(&s, 1);
 	until_version(&rig, &s, 0);
@@ -131,7 +133,7 @@ static void test_marks_have_a_bit_for_each_tensor(void **state)
 		open_rig(&rig);
 		sit_down(&rig, &s, &job, 0);
 		send_marks(&s, bytes);
-		send_gradient(&s, true);
+		send_gradient(&s, 0, true);
 		run_until(&rig, &rig.server->over);
 		tern_timer_set(rig.at.ctx, &rig.server->end_timer, 0);
 		run_until(&rig, &rig.ended);
@@ -142,6 +144,17 @@ static void test_marks_have_a_bit_for_each_tensor(void **state)
 		get_up(&rig, &s);
 		close_rig(&rig);
 	}
+}
+
+/* Worker 0 is lost, and worker 1 takes its slot. */
+static void take_over(struct rig *rig, struct sender *s)
+{
+	tern_talk_close(&s[0].v.talk);
+	tern_peer_free(s[0].v.peer);
+	while (rig->server->lost_count == 0)
+		step(rig);
+	tern_talk_say(&s[1].v.talk, json_pack("{s:s, s:i, s:i, s:i}", "type", "take",
+					    "slot", 0, "version", 0, "generation", 1));
 }
 
 /* Worker 0 is lost before its marks have come, and worker 1 sends a gradient in its place,
@@ -155,15 +168,10 @@ static void lose(bool marked)
 	open_rig(&rig);
 	for (unsigned i = 0; i < 2; i++)
 		sit_down(&rig, &s[i], &job, i);
-	send_gradient(&s[0], true);
+	send_gradient(&s[0], 0, true);
 	until_marks_are_awaited(&rig);
-	tern_talk_close(&s[0].v.talk);
-	tern_peer_free(s[0].v.peer);
-	while (rig.server->lost_count == 0)
-		step(&rig);
-	tern_talk_say(&s[1].v.talk, json_pack("{s:s, s:i, s:i, s:i}", "type", "take",
-					    "slot", 0, "version", 0, "generation", 1));
-	send_gradient(&s[1], marked);
+	take_over(&rig, s);
+	send_gradient(&s[1], 0, marked);
 	if (marked)
 		send_marks(&s[1], 1);
 	until_version(&rig, &s[1], marked ? 0 : -0.01f);
@@ -180,6 +188,36 @@ static void test_a_gradient_that_has_lost_its_marks_is_received_anew(void **stat
 	lose(true);
 }
 
+/* The server has the gradient of worker 0 when worker 1 sends it again, with marks. They are
+ * received, too. */
+static void test_a_gradient_is_refused_with_its_marks(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	struct sender s[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < 2; i++)
+		sit_down(&rig, &s[i], &job, i);
+	send_gradient(&s[0], 0, false);
+	while (rig.server->chunk_count == 0 || rig.server->chunks[0].arrived_count == 0)
+		step(&rig);
+	take_over(&rig, s);
+	send_marks(&s[1], 1);
+	send_gradient(&s[1], 0, true);
+	while (rig.server->stats.gradients_refused == 0)
+		step(&rig);
+	send_gradient(&s[1], 1, false);
+	until_version(&rig, &s[1], -0.01f);
+	for (unsigned i = 0; i < 200; i++)
+		step(&rig);
+	assert_int_equal(rig.server->workers[1]->peer->arrival_count, 0);
+	for (unsigned i = 0; i < 2; i++)
+		get_up(&rig, &s[i]);
+	stop_and_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -187,6 +225,7 @@ int main(void)
 		cmocka_unit_test(test_marks_have_a_bit_for_each_tensor),
 		cmocka_unit_test(
 			test_a_gradient_that_has_lost_its_marks_is_received_anew),
+		cmocka_unit_test(test_a_gradient_is_refused_with_its_marks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
