@@ -28,7 +28,7 @@ from .rules import GIVEN, SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
-STEPS, CLIP_NORM, ARITHMETIC, RECORDS = 4, 6, 7, 8  # their places in Session._job
+STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 4, 6, 7, 8, 9  # their places in Session._job
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 

@@ -42,6 +42,9 @@ class Native:
         return (self.turn, self.turn - 1, 0, self.batch if self.records_count else 0, 1000 + self.turn, False, False,
                 False)
 
+    def ahead(self, count):
+        return [(turn - 1, 0, 1000 + turn, self.records(turn)) for turn in range(self.turn + 1, self.count + 1)][:count]
+
     def records(self, turn):
         return ((numpy.arange(self.batch) + turn) % self.records_count).astype(numpy.uint64).tobytes()
 

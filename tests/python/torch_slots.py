@@ -608,17 +608,6 @@ def slots_come_with_the_batch_of_their_records():
     assert len(native.history) == 3
 
 
-def what_is_no_dataset_is_refused():
-    s, _ = session(records=10)
-    server = Server(small(), s)
-    data = torch.utils.data.TensorDataset(torch.zeros(10, 3))
-    for wrong in (torch.utils.data.DataLoader(data), torch.utils.data.RandomSampler(data)):
-        refused(TypeError, f"slots: expected a dataset, got {type(wrong).__name__}: the servers say which records each "
-                "slot has, and a sampler would choose others", server.slots, wrong)
-    refused(TypeError, "slots: expected a dataset with a length and items, got int", server.slots, 3)
-    refused(ValueError, "slots: the dataset has 2 records, and the session was made with records=10", server.slots, [1, 2])
-
-
 # ---- refusals ----
 
 def modules_that_cannot_be_trained_are_refused_by_name():
@@ -804,7 +793,6 @@ tap.run([
     threads_and_determinism_are_set,
     settings_that_change_after_the_declaration_are_errors,
     slots_come_with_the_batch_of_their_records,
-    what_is_no_dataset_is_refused,
     modules_that_cannot_be_trained_are_refused_by_name,
     parameters_and_buffers_that_change_in_a_slot_are_errors,
     changes_between_the_declaration_and_the_first_slot_are_errors,

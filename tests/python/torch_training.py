@@ -11,11 +11,12 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import numpy
 import torch
 
-from jobs import HERE, SCRATCH, Job, tap
+from jobs import HERE, LIMIT_S, SCRATCH, Job, tap
 
 WORKER = HERE / "torch_worker.py"
 
@@ -103,6 +104,27 @@ def an_evaluation_leaves_no_trace():
         assert told == [str(step) for step in (0, *range(0, 30, 4))], told
 
 
+def are_gone(processes):
+    deadline = time.monotonic() + LIMIT_S
+    while any(os.path.exists(f"/proc/{pid}") for pid in processes):
+        assert time.monotonic() < deadline, f"of {processes} some still run"
+        time.sleep(0.01)
+
+
+def processes_that_read_ahead_change_no_bytes_and_end_with_their_worker():
+    for acts, codes in (
+            ([["plain"]], (0,)),
+            ([["plain"]] * 3, (0, 0, 0)),
+            ([["plain"], ["kill", random.randrange(28)]], (0, -signal.SIGKILL)),
+            ([["plain"], ["interrupt", random.randrange(28)]], (0, -signal.SIGINT))):
+        print(f"# {acts}")
+        got, workers = result("ahead", *acts, codes=codes, LOADERS=2)
+        assert got == undisturbed(), acts
+        processes = [line.split()[1] for worker in workers.values() for line in worker.lines if line and "loader" in line]
+        assert len(set(processes)) == 2 * len(acts), processes
+        are_gone(processes)
+
+
 def difference(one, other):
     """The largest difference of the parameters, relative to the largest parameter. Without the bias of the attention,
     whose part for the keys has the gradient 0: Adam makes whole steps of its rounding errors."""
@@ -138,6 +160,7 @@ CASES = [
     workers_with_other_seeds_are_refused_unless_the_first_one_counts,
     a_worker_that_is_lost_is_replaced,
     an_evaluation_leaves_no_trace,
+    processes_that_read_ahead_change_no_bytes_and_end_with_their_worker,
     the_results_are_those_of_pytorchs_optimizers,
     accumulated_gradients_train_the_same_way,
 ]

@@ -4,9 +4,11 @@
 usage: torch_worker.py OUT ACT [STEP]
 
 Prints "step N" for each slot. As the finisher it writes the final parameters to OUT. The module is made with the seed
-SEED of the environment, or has the state in the file LOAD. ACT alone is "local": the same loop
+SEED of the environment, or has the state in the file LOAD. LOADERS is the number of processes that read the batches; their
+numbers are printed as "loader PID". ACT alone is "local": the same loop
 with a PyTorch optimizer and no servers, which begins with the parameters in the file STEP and writes the results to OUT.
 """
+import multiprocessing
 import os
 import random
 import signal
@@ -44,10 +46,18 @@ class Model(nn.Module):
         return self.out(self.norm(self.conv(y.transpose(1, 2))).transpose(1, 2))
 
 
-def make_data():
-    rng = numpy.random.default_rng(3)
-    text = torch.from_numpy(rng.integers(0, SYMBOLS, RECORDS + LENGTH) // 2 * 2 % SYMBOLS)
-    return [(text[i:i + LENGTH], text[i + 1:i + LENGTH + 1]) for i in range(RECORDS)]
+class Data:
+    """Pieces of a text, of which some symbols are left out at random."""
+
+    def __init__(self):
+        rng = numpy.random.default_rng(3)
+        self.text = torch.from_numpy(rng.integers(0, SYMBOLS, RECORDS + LENGTH) // 2 * 2 % SYMBOLS)
+
+    def __len__(self):
+        return RECORDS
+
+    def __getitem__(self, i):
+        return self.text[i:i + LENGTH] * (torch.rand(LENGTH) > 0.1), self.text[i + 1:i + LENGTH + 1]
 
 
 def loss_of(model, x, y):
@@ -62,6 +72,9 @@ def act(slot):
         time.sleep(60)
     if ACT == "raise":
         raise ValueError("no luck")
+    if ACT == "interrupt":  # as Ctrl-C does, which reaches all processes of the terminal
+        os.killpg(os.getpgrp(), signal.SIGINT)
+        time.sleep(60)
 
 
 def optimizer_of(name):
@@ -100,7 +113,12 @@ def with_servers(model, dataset, optimizer, slots):
         # Most begin with the values of the module; one parameter is left to the servers, unless the module was loaded.
         server = pytern.torch.Server(model, session, accumulate=2 if ACT == "accumulate" else 1,
                                      init=None if "LOAD" in os.environ else {"embedding.weight": tern.normal(0.3)})
-        for slot, (x, y) in server.slots(dataset):
+        loaders = int(os.environ.get("LOADERS", "0"))
+        for slot, (x, y) in server.slots(dataset, workers=loaders):
+            if slot.step == 0:
+                assert len(multiprocessing.active_children()) == loaders
+                for child in multiprocessing.active_children():
+                    print("loader", child.pid, flush=True)
             print("step", slot.step, flush=True)
             with slot:
                 if ACT == "watch" and not slot.repeated:
@@ -108,7 +126,7 @@ def with_servers(model, dataset, optimizer, slots):
                 if ACT == "evaluate" and slot.evaluate:
                     evaluate(server, session, slot, model, dataset)
                 loss = backward(server, model, x, y)
-                if REST and ACT in ("kill", "terminate", "raise") and slot.step >= int(REST[0]):
+                if REST and ACT in ("kill", "terminate", "raise", "interrupt") and slot.step >= int(REST[0]):
                     act(slot)
                 slot.loss(loss)
         with session.finishing() as mine:
@@ -151,7 +169,7 @@ def main():
         cls, lr = {"adam": (torch.optim.Adam, 2e-3), "sgd": (torch.optim.SGD, 0.05)}[name]
         local(model, cls([p for p in model.parameters() if p.requires_grad], lr=lr))
     else:
-        with_servers(model, make_data(), optimizer_of(name), int(os.environ.get("SLOTS", "4")))
+        with_servers(model, Data(), optimizer_of(name), int(os.environ.get("SLOTS", "4")))
 
 
 if __name__ == "__main__":

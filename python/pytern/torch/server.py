@@ -17,22 +17,21 @@ Four rules make the bytes of the parameters the same for any number of workers:
 import contextlib
 import errno
 import hashlib
-import random
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy
 import torch
-import torch.utils.data
 from torch import nn
 
 from .._errors import Error
 from .._frameworks import build_digest
 from ..rules import Init, Mean
-from ..session import CLIP_NORM, RECORDS, STEPS, Session, Slot, Tensor
+from ..session import CLIP_NORM, STEPS, Session, Slot, Tensor
 from . import refusals
+from .data import Batches, seed_generators
 from .evaluating import untouched
 from .initial import begin_of
 
@@ -126,6 +125,7 @@ class Server:
         self._slot: Slot | None = None
         self._quiet = 0  # depth of no_sync()
         self._complete = False
+        self._batches: Batches | None = None  # of the last call of slots()
         self._parameters = [
             _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]))
             for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -228,28 +228,23 @@ class Server:
 
     # ---- slots ----
 
-    def slots(self, dataset: Any = None, *, collate_fn: Callable[[list[Any]], Any] | None = None) -> Iterator[Any]:
+    def slots(self, dataset: Any = None, *, collate_fn: Callable[[list[Any]], Any] | None = None, workers: int = 0,
+              prefetch: int | None = None) -> Iterator[Any]:
         """The session's slots. With a dataset, pairs of a slot and the batch of its records: collate_fn() of
-        dataset[record] for each record (torch.utils.data.default_collate without it)."""
-        if dataset is None:
-            return self._session.slots()
-        if isinstance(dataset, (torch.utils.data.DataLoader, torch.utils.data.Sampler, torch.utils.data.IterableDataset)):
-            raise TypeError(f"slots: expected a dataset, got {type(dataset).__name__}: the servers say which records each "
-                            "slot has, and a sampler would choose others, far ahead of the slots: give the dataset "
-                            "itself, and collate_fn")
-        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
-            raise TypeError(f"slots: expected a dataset with a length and items, got {type(dataset).__name__}")
-        if len(dataset) != self._session._job[RECORDS]:
-            raise ValueError(f"slots: the dataset has {len(dataset)} records, and the session was made with "
-                             f"records={self._session._job[RECORDS]}")
-        collate = collate_fn or torch.utils.data.default_collate
-        return self._load(self._session.slots(), dataset, collate)
+        dataset[record] for each record (torch.utils.data.default_collate without it).
 
-    def _load(self, slots: Iterator[Slot], dataset: Any, collate: Callable[[list[Any]], Any]) -> Iterator[Any]:
-        for slot in slots:
-            # Random augmentation must not draw the numbers that dropout will draw.
-            _seed(slot.seed ^ 0x9E3779B97F4A7C15)
-            yield slot, collate([dataset[record] for record in slot.records.tolist()])
+        `workers`: processes that read ahead; 0: the calling one reads each batch when its slot comes. `prefetch`: at most
+        so many batches are read ahead; 2 for each process if it is not given. The batches are the same for any of them.
+        Random numbers that the dataset and collate_fn draw from torch, numpy.random and random begin anew in each
+        slot."""
+        if dataset is None:
+            if collate_fn is not None or workers or prefetch is not None:
+                raise TypeError("slots: collate_fn, workers and prefetch need a dataset")
+            return self._session.slots()
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = Batches(self._session, dataset, collate_fn, workers, prefetch)
+        return self._batches.pairs(self._session.slots())
 
     def state_dict(self) -> dict[str, Any]:
         """After the last slot: a copy of the module's state, with the final values. It is what module.state_dict() has
@@ -281,7 +276,7 @@ class Server:
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
         torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
-        _seed(slot.seed)
+        seed_generators(slot.seed)
         self._slot = slot
 
     def leave(self, slot: Slot, failed: bool) -> None:
@@ -327,6 +322,8 @@ class Server:
         """Gives the module back to the program, which may use an optimizer of its own then."""
         for remove in self._removers:
             remove()
+        if self._batches is not None:
+            self._batches.close()
         refusals.servers.discard(self)
 
     def _refuse_settings(self) -> None:
@@ -393,13 +390,6 @@ def _vector_width() -> str:
         return str(of_cpu())
     found = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
     return found.group(1) if found else "?"
-
-
-def _seed(seed: int) -> None:
-    # torch.manual_seed() also looks for GPUs, which takes 30 us.
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed([seed & 0xFFFFFFFF, seed >> 32])
 
 
 def _with_statistics(module: nn.Module) -> list[tuple[str, nn.Module]]:
