@@ -185,6 +185,7 @@ class Slot:
     @property
     def records(self) -> NDArray[numpy.uint64]:
         """The numbers of the slot's records. Empty if the job has none."""
+        self._session._looked = True
         if self._records is None or self._ended:
             self._records = numpy.frombuffer(self._native.records(self._turn), numpy.uint64)
         return self._records
@@ -278,6 +279,14 @@ class Slot:
         if error is not None and not cancelled:
             self._fail(error)
             return False
+        if self.batch and not self._session._looked and not self.revoked:
+            unread = Error(-errno.EINVAL, f"slot {self.number} of step {self.step}: the program did not look at "
+                           f"slot.records, although the session has records={self._session._job[RECORDS]}: the gradient "
+                           "must be that of these records. Use slot.records (with PyTorch: server.slots(dataset)), not a "
+                           "DataLoader or an order of your own; or leave out `records`, and choose the data by slot.step "
+                           "and slot.number")
+            self._fail(unread)
+            raise unread
         self._await_all()
         self._ended = True
         self._values.clear()
@@ -342,6 +351,7 @@ class Session:
         self._pid = os.getpid()
         self._started = False
         self._complete = False  # all steps are done
+        self._looked = False  # the program has read the records of a slot
         self._is_finisher: bool | None = None  # None: not asked
         self._finished = False
         self._slot: Slot | None = None  # the one that slots() returned last

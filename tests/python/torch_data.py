@@ -350,6 +350,26 @@ def what_cannot_be_read_ahead_is_refused():
     refused(TypeError, "slots: collate_fn, workers and prefetch need a dataset", server.slots, workers=2)
 
 
+def a_loop_that_does_not_look_at_its_records_is_told():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(RECORDS, 3)), batch_size=4)
+    s, native = session(SLOTS, records=RECORDS)
+
+    def loop(looks):
+        with s:
+            server = Server(nn.Linear(3, 1), s)
+            for slot, (x,) in zip(server.slots(), loader):
+                with slot:
+                    if looks:
+                        assert len(slot.records) == 4
+                    slot.loss(0)
+    sentence = "slot 0 of step 0: the program did not look at slot.records, although the session has records=40: "
+    refused(tern.Error, sentence, loop, False)
+    assert native.failures[0].startswith("pytern.Error: " + sentence[:60]) and not native.history, native.failures
+    s, native = session(SLOTS, records=RECORDS)
+    loop(True)
+    assert len(native.history) == SLOTS
+
+
 if __name__ == "__main__":
     CASES = [
         batches_are_the_same_for_any_number_of_processes,
@@ -364,5 +384,6 @@ if __name__ == "__main__":
         a_process_that_does_not_end_is_killed,
         a_dataset_may_be_sent_to_a_process_that_was_spawned,
         what_cannot_be_read_ahead_is_refused,
+        a_loop_that_does_not_look_at_its_records_is_told,
     ]
     tap.run([case for case in CASES if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]])
