@@ -732,15 +732,36 @@ def other_optimizers_and_clipping_are_refused():
     optimizers[0].step()  # after the last slot the module belongs to the program
 
 
-class Scaler(torch.cuda.amp.GradScaler):
-    def is_enabled(self):
-        return True
+def scaler_classes():
+    """Those of this PyTorch: torch.cuda.amp.GradScaler, and since 2.3 torch.amp.GradScaler and torch.cpu.amp.GradScaler."""
+    found = [torch.cuda.amp.GradScaler]
+    for path in (("amp",), ("cpu", "amp")):
+        module = torch
+        for name in path:
+            module = getattr(module, name, None)
+        if hasattr(module, "GradScaler"):
+            found.append(module.GradScaler)
+    assert len(found) == (3 if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 3) else 1), found
+    return found
 
 
 def gradient_scalers_are_refused():
-    scaler = Scaler(enabled=False)
-    in_slot("GradScaler.scale(): the scaled gradients would be sent",
-            lambda server, slot: scaler.scale(loss_of(server.module)).backward())
+    for base in scaler_classes():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of the older names
+            # One for GPUs is never enabled without a GPU.
+            enabled = type("Scaler", (base,), {"is_enabled": lambda self: True})(enabled=False)
+            disabled = base(enabled=False)
+        in_slot("GradScaler.scale(): the scaled gradients would be sent, and the servers neither unscale them nor leave a step "
+                "out: use autocast with dtype=torch.bfloat16",
+                lambda server, slot: enabled.scale(loss_of(server.module)).backward())
+        native, _ = train(small(), lambda server, slot: (disabled.scale(loss_of(server.module)).backward(), slot.loss(0)))
+        assert all(len(pushed) == 4 for pushed, _ in native.history)
+        in_slot("SGD.step(): the servers update the parameter 0.weight",
+                lambda server, slot: disabled.step(torch.optim.SGD(server.module.parameters(), lr=1)))
+    if len(scaler_classes()) > 1:
+        in_slot("GradScaler.scale(): the scaled gradients would be sent",
+                lambda server, slot: torch.amp.GradScaler("cpu").scale(loss_of(server.module)))
 
 
 def an_exception_in_the_loop_fails_the_slot_and_drops_its_gradients():

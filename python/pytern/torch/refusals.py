@@ -54,8 +54,9 @@ def _scheduler(scheduler: Any, *rest: Any, **more: Any) -> None:
 
 def _scaler(scaler: Any, *rest: Any, **more: Any) -> None:
     if scaler.is_enabled() and any(server.in_slot for server in servers):
-        raise Error(-errno.EINVAL, "GradScaler.scale(): the scaled gradients would be sent: use bfloat16, which needs no "
-                    "scaling, or scale by hand in float32")
+        raise Error(-errno.EINVAL, "GradScaler.scale(): the scaled gradients would be sent, and the servers neither unscale "
+                    "them nor leave a step out: use autocast with dtype=torch.bfloat16, which needs no scaling, and no "
+                    "GradScaler, or one with enabled=False")
 
 
 def _guarded(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:
