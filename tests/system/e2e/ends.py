@@ -225,7 +225,7 @@ def terminated_worker_costs_nothing_over_shm():
 
 def terminated_worker_leaves_with_exit_code_0():
     directory = job.SCRATCH / "leave"
-    server, worker = by_hand(2, directory, steps=job.enough(8000))
+    server, worker = by_hand(2, directory, steps=FOR_EVER)
     workers = [worker(0), worker(1)]
     try:
         workers[0].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
