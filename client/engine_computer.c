@@ -131,21 +131,40 @@ static void computed(struct tern_task *task)
 	engine_say_note(c);
 	if (c->status == 0)
 		tell_ready(c);
+	if (c->status < 0) {
+		engine_fail(c, c->status, c->opts.engine->error);
+		return;
+	}
 	c->work = NULL;
-	if (c->status < 0)
-		tern_work_fail(work, c->status, c->opts.engine->error);
-	else
-		tern_work_end(work, c->result.loss / work->batch);
+	tern_work_end(work, c->result.loss / work->batch);
+}
+
+void engine_fail(struct engine_computer *c, int status, const char *text)
+{
+	struct tern_work *work = TERN_TAKE(c->work);
+
+	tern_work_fail(work, status, text);
 }
 
 static void begin(struct tern_computer *computer, struct tern_work *work)
 {
 	struct engine_computer *c = of_computer(computer);
-	char text[200];
-	int r;
 
 	tern_assert(!c->work && work->batch == c->opts.batch);
 	c->work = work;
+	if (c->opts.eval_every && work->slot == 0 &&
+		work->version % c->opts.eval_every == 0 &&
+		c->opts.is_evaluator(c->opts.arg))
+		engine_evaluate_slot(c);
+	else
+		engine_compute(c);
+}
+
+void engine_compute(struct engine_computer *c)
+{
+	char text[200];
+	int r;
+
 	ready_begin(&c->ready);
 	c->task.run = compute;
 	c->task.done = computed;
@@ -154,10 +173,9 @@ static void begin(struct tern_computer *computer, struct tern_work *work)
 	r = tern_env_submit(c->opts.env, &c->task);
 	if (r == 0)
 		return;
-	c->work = NULL;
 	snprintf(
 		text, sizeof(text), "no thread for computation: %s", tern_status_text(r));
-	tern_work_fail(work, r, text);
+	engine_fail(c, r, text);
 }
 
 /* ---- making the computer ---- */

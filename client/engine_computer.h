@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The computer of the built-in models: it computes slots (shares of each step's records),
- * and evaluates the final parameters, with an engine, as tasks of the environment
+ * and evaluates the final parameters, and those of some steps (eval_every), with an engine, as tasks of the environment
  * (base/env.h). It is made before the worker, and fills in what the job says about the
  * model and its data.
  */
@@ -28,6 +28,13 @@ struct engine_computer_opts {
 	uint64_t seed;  /* the job's */
 	/* Used only if this worker evaluates: */
 	const struct tern_dataset *test; /* NULL: none */
+	/* This worker evaluates before slot 0 of each step that eval_every divides (0: none),
+	 * if is_evaluator() is true: in async mode every worker has a slot 0. evaluated()
+	 * gets the results on the test set, with the number of steps that the parameters
+	 * contain; NAN: they are no longer numbers. */
+	uint64_t eval_every;
+	bool (*is_evaluator)(void *arg);
+	void (*evaluated)(void *arg, uint64_t step, double loss, double accuracy);
 	uint32_t write_count; /* charlm: number of symbols that the model shall write */
 	/* Gets lines that the engine has left in engine->note; may be NULL. */
 	void (*note)(void *arg, const char *text);
@@ -61,9 +68,11 @@ struct engine_computer {
 	struct ready ready;
 
 	/* engine_evaluation.c */
-	struct tern_evaluation *evaluation; /* the one that the task computes */
+	/* What the task computes: the final evaluation, or NULL: one before `work`. */
+	struct tern_evaluation *evaluation;
 	struct tern_task evaluation_task;
 	int evaluation_status;
+	struct engine_results slot_results; /* of the evaluation before `work` */
 	float *scores; /* of all records of the test set, for test_auc; or NULL */
 	int32_t *labels;
 	char *written;
@@ -83,7 +92,13 @@ void engine_computer_describe(const struct engine_computer *c, struct tern_ps_jo
 
 /* engine_evaluation.c: tern_computer_ops.evaluate */
 void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *evaluation);
+/* Evaluates the parameters of c->work, and then computes its gradient. */
+void engine_evaluate_slot(struct engine_computer *c);
 void engine_evaluation_fini(struct engine_computer *c);
+/* engine_computer.c: begins to compute the gradient of c->work. */
+void engine_compute(struct engine_computer *c);
+/* The slot in c->work cannot be computed. */
+void engine_fail(struct engine_computer *c, int status, const char *text);
 /* Passes on the engine's note, if there is one, and clears it. */
 void engine_say_note(struct engine_computer *c);
 

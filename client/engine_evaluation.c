@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the finisher's engine does with the final parameters: it evaluates them on the test
- * set, and lets a character model write a few lines.
+ * What an engine does with parameters besides gradients. That of the finisher evaluates the
+ * final ones on the test set, and lets a character model write a few lines. That of the
+ * worker with slot 0 evaluates those of some steps, before it computes the slot.
  */
 #include <errno.h>
 #include <math.h>
@@ -28,16 +29,19 @@ static struct engine_computer *of_task(struct tern_task *task)
 
 static struct tern_engine_params params_of(const struct engine_computer *c)
 {
-	return (struct tern_engine_params){.values = tern_vector(c->evaluation->params),
-		.version = c->evaluation->version};
+	if (c->evaluation)
+		return (struct tern_engine_params){
+			.values = tern_vector(c->evaluation->params),
+			.version = c->evaluation->version};
+	return (struct tern_engine_params){
+		.values = tern_vector(c->work->params), .version = c->work->version};
 }
 
-static int test(struct engine_computer *c)
+static int test(struct engine_computer *c, struct engine_results *results)
 {
 	const struct tern_engine_params params = params_of(c);
 	const struct tern_dataset *set = c->opts.test;
 	struct tern_batch *batch = &c->opts.engine->batch;
-	struct engine_results *results = &c->results;
 	struct tern_result sum = {0};
 
 	for (uint64_t at = 0; at < set->count; at += TEST_ROWS) {
@@ -101,12 +105,53 @@ static void run(struct tern_task *task)
 {
 	struct engine_computer *c = of_task(task);
 
-	c->evaluation_status = c->opts.test ? test(c) : 0;
+	c->evaluation_status = c->opts.test ? test(c, &c->results) : 0;
 	if (c->evaluation_status == 0 && c->written)
 		c->evaluation_status = write_text(c);
 }
 
+static void run_slot(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+
+	c->slot_results.test_loss = c->slot_results.test_accuracy = (double)NAN;
+	c->evaluation_status = test(c, &c->slot_results);
+}
+
 /* ---- on the context's thread ---- */
+
+static void slot_progress(struct tern_task *task)
+{
+	tern_work_goes_on(of_task(task)->work);
+}
+
+static void slot_ran(struct tern_task *task)
+{
+	struct engine_computer *c = of_task(task);
+
+	engine_say_note(c);
+	/* -EDOM: the loss is no number, which ends the job if a slot has such a loss. */
+	if (c->evaluation_status < 0 && c->evaluation_status != -EDOM) {
+		engine_fail(c, c->evaluation_status, c->opts.engine->error);
+		return;
+	}
+	c->opts.evaluated(c->opts.arg, c->work->version, c->slot_results.test_loss,
+		c->slot_results.test_accuracy);
+	engine_compute(c);
+}
+
+void engine_evaluate_slot(struct engine_computer *c)
+{
+	int r;
+
+	c->evaluation_task.run = run_slot;
+	c->evaluation_task.done = slot_ran;
+	c->evaluation_task.progress = slot_progress;
+	c->evaluation_task.cost_ns = TEST_COST_NS;
+	r = tern_env_submit(c->opts.env, &c->evaluation_task);
+	if (r < 0)
+		engine_fail(c, r, "no thread for an evaluation");
+}
 
 static void progress(struct tern_task *task)
 {

@@ -136,6 +136,11 @@ int job_check(struct job_settings *job, struct message *error)
 	if (job->test && job->labels)
 		return options_refuse(
 			error, "--test has no labels file: use --split with --labels");
+	if (job->eval_every && !job->test && !job->split.given)
+		return options_refuse(error,
+			"--eval-every %llu: there is no data to test on: give --test or "
+			"--split",
+			(unsigned long long)job->eval_every);
 	if (job->labels && context)
 		return options_refuse(error,
 			"--labels %.300s: charlm trains on text, which has none",

@@ -34,6 +34,7 @@ struct job_settings {
 	struct optimizer_settings optimizer;
 	double clip_norm; /* --clip-norm; 0: no clipping */
 	uint64_t batch, steps, seed;
+	uint64_t eval_every; /* --eval-every; 0: no evaluation before the end */
 	struct fabric_settings fabric;
 	struct device_choice device; /* --device: where workers compute */
 	int tensor_memory;           /* --tensor-memory: index into device_memories */
@@ -83,6 +84,11 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 			.initial = "128", .min = 1, .max = 1 << 20),                     \
 		JOB_OPTION(COUNT, "steps", "T", steps, "steps to train",                 \
 			.initial = "1000", .min = 1, .max = 1e12),                       \
+		JOB_OPTION(COUNT, "eval-every", "T", eval_every,                         \
+			"evaluate on the test data (--test, --split) at the steps 0, "   \
+			"T, "                                                            \
+			"2T, ..., too",                                                  \
+			.min = 1, .max = 1e12),                                          \
 		JOB_OPTION(COUNT, "seed", "X", seed,                                     \
 			"seed of the initial parameters and of the order of records",    \
 			.initial = "1"),                                                 \

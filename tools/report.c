@@ -106,6 +106,13 @@ static void show_done(struct output *out, const json_t *event)
 		refused);
 }
 
+static void show_evaluated(struct output *out, const json_t *event)
+{
+	output_line(out, "step %.0f: test loss %.4f, accuracy %.4f",
+		number_of(event, "step"), known_of(event, "test_loss"),
+		known_of(event, "test_accuracy"));
+}
+
 static void show_applied(struct output *out, const json_t *event)
 {
 	output_line(out,
@@ -153,6 +160,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "note") == 0 || strcmp(name, "waiting") == 0 ||
 		 strcmp(name, "lost") == 0)
 		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "evaluated") == 0)
+		show_evaluated(out, event);
 	else if (strcmp(name, "applied") == 0)
 		show_applied(out, event);
 	else if (strcmp(name, "device") == 0)

@@ -11,12 +11,14 @@
  *                of `tern run`: fabric, servers, workers, join, program, text
  *     output     worker, stream (stdout or stderr), text, of `tern run`: a line of a
  *                worker, or a piece of a long line
- *     progress   step, steps, loss, steps_per_s, samples_per_s; of a worker: mb_per_s; of
- *                server 0: metrics (an object with the value of each name; a value that is
+ *     progress   step, steps, loss, steps_per_s, samples_per_s; of a worker: mb_per_s, in
+ *                sync mode lr; of server 0, and of `tern train`, which adds it: metrics (an object with the value of each name; a value that is
  *                not finite is "nan", "inf" or "-inf"), lr; in async mode staleness_mean
  *                (of the gradients since the last event), staleness_max; and waits_for, if
  *                nothing has happened for a second: who is waited for. What is not known
  *                yet is missing, or null
+ *     evaluated  step, test_loss, test_accuracy: on the test data, after `step` steps (in
+ *                async mode those of the worker that evaluates)
  *     saved      path, step, steps: the parameters after `step` steps of the job, or of
  *                `worker` if it is given (async mode, interrupted)
  *     saving     the process writes a file of the parameters, and must not be killed

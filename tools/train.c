@@ -65,6 +65,8 @@ struct train {
 	/* The job is being ended: failures of children are only a consequence. */
 	bool ending;
 	json_t *done;
+	/* The last events "progress" of server 0, and of the speaker as it was shown. */
+	json_t *served, *shown;
 	double slot_losses[TERN_SLOTS_MAX];
 	bool has_loss[TERN_SLOTS_MAX];
 	/* Last step shown, and number of steps; in async mode those of the speaker. */
@@ -228,8 +230,25 @@ static void set_loss_of_all_slots(struct train *t)
 	json_object_del(t->done, "slot_losses");
 }
 
-static void take_step(struct train *t, const json_t *event)
+/* Adds to the speaker's progress what only server 0 knows. */
+static void add_served(struct train *t, json_t *event)
 {
+	static const char *const names[] = {
+		"metrics", "lr", "staleness_mean", "staleness_max"};
+
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+		json_t *value = json_object_get(t->served, names[i]);
+
+		if (value && !json_object_get(event, names[i]))
+			json_object_set(event, names[i], value);
+	}
+}
+
+static void take_progress(struct train *t, json_t *event)
+{
+	add_served(t, event);
+	json_decref(t->shown);
+	t->shown = json_incref(event);
 	t->step = (uint64_t)json_integer_value(json_object_get(event, "step"));
 	t->steps = (uint64_t)json_integer_value(json_object_get(event, "steps"));
 }
@@ -243,6 +262,24 @@ static void describe_step(const struct train *t, char *text, size_t bytes)
 
 	if (t->job->mode.kind == TERN_MODE_ASYNC && t->steps)
 		snprintf(text + n, bytes - n, " of worker %u", t->speaker);
+}
+
+/* Takes the progress that server 0 reports. The speaker's is shown, with a part of it, unless
+ * the job stands still: then the speaker says nothing. */
+static void take_served(struct train *t, const struct child *c, json_t *event)
+{
+	static const char *const of_speaker[] = {"step", "steps", "loss"};
+
+	json_decref(t->served);
+	t->served = json_incref(event);
+	if (!json_object_get(event, "waits_for") || !t->shown)
+		return;
+	event = json_deep_copy(event);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(of_speaker); i++)
+		json_object_set(
+			event, of_speaker[i], json_object_get(t->shown, of_speaker[i]));
+	json_object_set_new(event, "who", json_string(c->name));
+	report(&t->l.out, c->name, event);
 }
 
 static void take_worker_event(
@@ -264,9 +301,9 @@ static void take_worker_event(
 			t->done = json_incref(event);
 		}
 	} else if (speaks || strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0 ||
-		   strcmp(name, "generated") == 0) {
+		   strcmp(name, "evaluated") == 0 || strcmp(name, "generated") == 0) {
 		if (speaks)
-			take_step(t, event);
+			take_progress(t, event);
 		t->saved = t->saved || strcmp(name, "saved") == 0;
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->l.out, c->name, json_incref(event));
@@ -337,6 +374,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_listening(&t->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
+	} else if (strcmp(name, "progress") == 0) {
+		take_served(t, c, event);
 	} else if (strcmp(name, "applied") == 0) {
 		take_applied(t, event);
 	}
@@ -534,6 +573,8 @@ static int run_and_conclude(struct train *t)
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(t->complaints); i++)
 		free(t->complaints[i]);
 	json_decref(t->done);
+	json_decref(t->served);
+	json_decref(t->shown);
 	return code;
 }
 

@@ -136,6 +136,11 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	event = json_pack("{ss sI sI}", "event", "progress", "step", (json_int_t)p->step,
 		"steps", (json_int_t)w->my_steps);
 	set_number(event, "loss", p->loss);
+	if (w->settings->job.mode.kind == TERN_MODE_SYNC)
+		set_number(event, "lr",
+			(double)tern_schedule_lr(
+				&w->settings->job.optimizer.rule.schedule,
+				w->settings->job.optimizer.rule.lr, p->step));
 	set_rates(w, recent(w), event);
 	role_report(&w->role, event);
 	w->recent[++w->recent_count % RECENT] = w->last;
@@ -563,6 +568,28 @@ static int make_engine(struct worker_role *w)
 	return r;
 }
 
+/* In async mode every worker has a slot 0, and the lowest live one evaluates. */
+static bool is_evaluator(void *arg)
+{
+	const struct worker_role *w = arg;
+
+	return w->settings->job.mode.kind == TERN_MODE_SYNC ||
+	       tern_worker_is_finisher(w->worker);
+}
+
+static void evaluated(void *arg, uint64_t step, double loss, double accuracy)
+{
+	struct worker_role *w = arg;
+	json_t *event =
+		json_pack("{ss sI}", "event", "evaluated", "step", (json_int_t)step);
+
+	set_number(event, "test_loss", loss);
+	set_number(event, "test_accuracy", accuracy);
+	role_report(&w->role, event);
+	tern_worker_metric(w->worker, "test_loss", loss);
+	tern_worker_metric(w->worker, "test_accuracy", accuracy);
+}
+
 /* Makes what computes gradients, and fills in what the job says about model and data. */
 static int make_computer(struct worker_role *w, struct tern_ps_job *job)
 {
@@ -578,6 +605,9 @@ static int make_computer(struct worker_role *w, struct tern_ps_job *job)
 			.batch = (uint32_t)j->batch,
 			.seed = j->seed,
 			.test = w->data.test,
+			.eval_every = j->eval_every,
+			.is_evaluator = is_evaluator,
+			.evaluated = evaluated,
 			.write_count = (uint32_t)j->generate,
 			.note = note,
 			.arg = w},
