@@ -121,6 +121,21 @@ static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
 	return false;
 }
 
+/* True unless this server was made for another number of workers. */
+static bool has_workers(const struct server_peer *p, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	uint32_t workers = p->server->opts.workers;
+
+	if (!workers || job->workers == workers)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"workers: %s describes a job of %u, and this server was started for %u "
+		"(--workers)",
+		tern_peer_name(p->peer), job->workers, workers);
+	return false;
+}
+
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
 {
@@ -130,7 +145,8 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 
 	if (decode_job(message, &job, why) < 0)
 		return false;
-	good = read_numbers(message, &job, index, &server, why) &&
+	good = has_workers(p, &job, why) &&
+	       read_numbers(message, &job, index, &server, why) &&
 	       agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);

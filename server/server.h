@@ -66,6 +66,8 @@ struct tern_server_opts {
 	/* Limit of parameters and state, in async mode also of the workers' gradients
 	 * and copies; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
+	/* Number of workers that a job must have; 0: any. */
+	uint32_t workers;
 	/* Largest number of connected peers that have not joined the job; if one more
 	 * connects, the oldest of them is cut off. 0: 512. */
 	uint32_t guests_max;

@@ -170,13 +170,16 @@ static void start_server(struct launch *l, unsigned index)
 {
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
-	char number[16], timeout_s[32], threads[24], listen[300];
+	char number[16], timeout_s[32], threads[24], listen[300], workers[24];
 	const char *args[32] = {"server", "--fabric", fabric_name(fabric), "--spin-us",
-		l->spin_us, "--index", number, "--json", "--worker-timeout", timeout_s};
-	size_t n = 10;
+		l->spin_us, "--index", number, "--json", "--worker-timeout", timeout_s,
+		"--workers", workers};
+	size_t n = 12;
 
 	snprintf(number, sizeof(number), "%u", index);
 	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);
+	snprintf(workers, sizeof(workers), "%llu",
+		(unsigned long long)l->opts.all_workers);
 	n += add_device(l, args + n);
 	if (fabric->verbs) {
 		args[n++] = "--verbs";

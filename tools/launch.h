@@ -62,6 +62,7 @@ struct launch_opts {
 	/* How many this process starts, and the number of the first worker. `tern run` may
 	 * be one of several that start the workers of a job. */
 	uint64_t servers, workers, first_worker;
+	uint64_t all_workers; /* of the job */
 	/* Server I listens at the port of `listen` plus I. */
 	bool consecutive_ports;
 	bool json;

@@ -558,6 +558,9 @@ static struct launch_opts launch_opts(
 		.log_level = s->log_level,
 		.servers = place_has_servers(place) ? s->servers : 0,
 		.workers = ranked || !s->workers ? 1 : s->workers,
+		.all_workers = ranked       ? place->ranks.size
+			       : s->workers ? s->workers
+					    : 1,
 		.first_worker = place->ranks.rank,
 		.consecutive_ports = s->place.port != 0,
 		.json = s->json,

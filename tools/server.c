@@ -25,6 +25,7 @@ struct server_settings {
 	int tensor_memory; /* --tensor-memory: index into device_memories */
 	int arithmetic;    /* --arithmetic: index into device_arithmetics */
 	uint64_t index, spin_us, threads;
+	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
 	bool json;
 	enum tern_log_level log_level;
@@ -45,6 +46,10 @@ static const struct option options[] = {
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I", "which server this is, from 0: its name in messages",
 		struct server_settings, index, .initial = "0", .max = 255),
+	OPTION(COUNT, "workers", "N",
+		"refuse workers that describe a job of another number of workers; not "
+		"given: the first worker says how many there are",
+		struct server_settings, workers, .min = 1, .max = TERN_WORKERS_MAX),
 	TENSOR_MEMORY_OPTION(struct server_settings, tensor_memory),
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	THREADS_OPTION("threads", struct server_settings, threads),
@@ -259,6 +264,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.ctx = s->role.ctx,
 		.memory_bytes = memory_bytes(),
 		.guests_max = guests_max(),
+		.workers = (uint32_t)settings->workers,
 		.updater = s->updater,
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),

@@ -559,6 +559,7 @@ static struct launch_opts launch_opts(const struct train_settings *s)
 		.log_level = s->job.log_level,
 		.servers = s->job.servers,
 		.workers = s->job.workers,
+		.all_workers = s->job.workers,
 		.json = s->job.json,
 	};
 }

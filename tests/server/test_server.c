@@ -507,6 +507,24 @@ static void test_a_goodbye_before_the_last_step_is_a_loss(void **state)
 	close_rig(&rig);
 }
 
+static void test_a_server_for_a_number_of_workers_refuses_another(void **state)
+{
+	const struct tern_ps_job three = {.slots = 3, .workers = 3},
+				 two = {.slots = 2, .workers = 2};
+	struct visitor v[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.workers = 2;
+	join(&rig, &v[0], &three, 1000, 0);
+	run_until(&rig, &v[0].refused);
+	assert_non_null(strstr(v[0].text, "describes a job of 3, and this server was "
+					  "started for 2 (--workers)"));
+	join_well(&rig, &v[1], &two, 0);
+	stop_and_close(&rig);
+}
+
 /* ---- what workers say of their progress ---- */
 
 static void say(struct visitor *v, const char *text)
@@ -648,6 +666,7 @@ int main(void)
 		cmocka_unit_test(test_after_the_start_a_lost_worker_keeps_its_place),
 		cmocka_unit_test(test_an_ending_server_lets_nobody_in),
 		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
+		cmocka_unit_test(test_a_server_for_a_number_of_workers_refuses_another),
 		cmocka_unit_test(test_losses_and_metrics_of_workers_are_kept),
 		cmocka_unit_test(test_a_malformed_progress_is_refused),
 		cmocka_unit_test(test_a_later_leave_does_not_put_off_the_decision),

@@ -116,6 +116,13 @@ def saved(directory):
     return files[0].read_bytes()
 
 
+def a_program_with_another_number_of_workers_is_refused():
+    directory = job.SCRATCH / "other"
+    script = worker(directory).replace('"$TERN_WORKERS"', "3")
+    error = shell(script, "--workers", 2, code=1).error
+    assert "describes a job of 3, and this server was started for 2 (--workers)" in error, error
+
+
 def workers_train_to_the_same_bytes_as_tern_train():
     reference = job.SCRATCH / "same"
     job.train(*job.small("--slots", 5, "--save", reference, "--workers", 2))
@@ -434,6 +441,7 @@ tap.run([
     each_worker_can_read_the_secret_again_and_again,
     orphans_of_a_worker_are_waited_for,
     stdin_is_empty_and_signals_are_as_usual,
+    a_program_with_another_number_of_workers_is_refused,
     workers_train_to_the_same_bytes_as_tern_train,
     killed_worker_costs_nothing,
     last_worker_that_is_killed_is_the_cause,
