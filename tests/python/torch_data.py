@@ -341,6 +341,7 @@ def what_cannot_be_read_ahead_is_refused():
     refused(ValueError, "slots: the dataset has 2 records, and the session was made with records=40", server.slots, [1, 2])
     for options, sentence in (
             ({"workers": -1}, "slots: workers: expected an integer from 0 to 256, got -1"),
+            ({"workers": "2"}, "slots: workers: expected an integer from 0 to 256, got '2'"),
             ({"workers": True}, "slots: workers: expected an integer from 0 to 256, got True"),
             ({"workers": 3, "prefetch": 2}, "slots: prefetch: expected an integer from 3 to 256, got 2"),
             ({"workers": 1, "prefetch": 2.0}, "slots: prefetch: expected an integer from 1 to 256, got 2.0"),

@@ -298,10 +298,9 @@ class Batches:
     def __init__(self, session: Session, dataset: Any, collate_fn: Collate | None, workers: int,
                  prefetch: int | None) -> None:
         _refuse_datasets(dataset, session)
-        for what, value, least in (("workers", workers, 0), ("prefetch", prefetch, max(1, workers))):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or
-                                      not least <= value <= PREFETCH_MAX):
-                raise ValueError(f"slots: {what}: expected an integer from {least} to {PREFETCH_MAX}, got {value!r}")
+        _check_count("workers", workers, 0)
+        if prefetch is not None:
+            _check_count("prefetch", prefetch, max(1, workers))
         if prefetch is not None and not workers:
             raise ValueError("slots: prefetch: without `workers` nothing is read ahead: give workers=1 or more")
         if collate_fn is not None and not callable(collate_fn):
@@ -352,6 +351,11 @@ class Batches:
         if self._processes is not None:
             self._processes.close()
             self._processes = None
+
+
+def _check_count(what: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= PREFETCH_MAX:
+        raise ValueError(f"slots: {what}: expected an integer from {least} to {PREFETCH_MAX}, got {value!r}")
 
 
 def _refuse_datasets(dataset: Any, session: Session) -> None:
