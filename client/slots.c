@@ -157,6 +157,7 @@ void tern_work_end(struct tern_work *work, double loss)
 			(unsigned long long)w->version + 1);
 		return;
 	}
+	twice_say(w, room_of(work));
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_weight += work->weight;
 	w->step_loss += loss * work->weight;
@@ -223,6 +224,7 @@ void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version
 
 static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 {
+	room->taken_over = !slot->taken;
 	if (!slot->taken)
 		worker_take(w, slot);
 	slot->pending = false;

@@ -12,6 +12,7 @@
  *     marks.c     tensors that a slot does not push
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
+ *     twice.c     digests of slots that were taken over
  *     lease.c     slots of workers that were lost; answers to "late"
  *     ahead.c     which slots come next, for a program that loads its data early
  *     wait.c      which process is waited for
@@ -101,7 +102,10 @@ struct room { /* buffer of one gradient */
 	/* Version of the parameters from which the gradient is computed, and its slot. */
 	uint64_t version;
 	uint32_t slot;
-	bool used;   /* a gradient was computed in the buffer */
+	bool used; /* a gradient was computed in the buffer */
+	/* The slot was taken over with this gradient, so a lost worker may have computed
+	 * it, too. */
+	bool taken_over;
 	bool wanted; /* the servers were asked to take the gradient out of turn */
 };
 
@@ -299,6 +303,10 @@ void marks_say(struct tern_worker *w, uint32_t param);
 /* True if a tensor of the chunk was not pushed: then the marks of the chunk are sent, under
  * the step of its gradient. */
 bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step);
+
+/* twice.c */
+/* The gradient in the room is computed. */
+void twice_say(struct tern_worker *w, const struct room *room);
 
 /* rooms.c */
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With

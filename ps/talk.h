@@ -75,6 +75,9 @@
  *   server -> worker k {"type":"lost", "worker":k, "text":...}: worker k is cut off
  *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: from now on
  *                      the worker sends the gradients of slot i for v and later versions
+ *   worker -> server   {"type":"digests", "slot":i, "version":v, "digests":[d, ...]}: the
+ *                      gradient with which the worker has taken the slot: a digest for
+ *                      each chunk of the server, in their order (ps/twice.h)
  *   worker -> server   {"type":"holds", "slot":i, "version":v}: the worker has computed
  *                      this gradient, and has no free buffer for one that must be sent
  *                      before it: receive this gradient early

@@ -103,6 +103,7 @@ static const struct word {
 	{"peer", WORKER | SERVER, ANY_TIME, on_second},
 	{"take", WORKER, SYNC_STEPS, lease_on_take},
 	{"holds", WORKER, SYNC_STEPS, lease_on_holds},
+	{"digests", WORKER, SYNC_STEPS, twice_on_digests},
 	{"where", WORKER, SYNC_MODE, on_where},
 	{"follow", WORKER, SYNC_MODE, spare_on_follow},
 	{"pull", WORKER, ASYNC_STEPS, on_pull},

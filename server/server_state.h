@@ -16,6 +16,7 @@
  *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
  *     skip.c    tensors that no slot of a step has pushed
+ *     twice.c   slots that two workers have computed
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
  *     progress.c  what workers say of their losses and metrics, and reports of it
@@ -146,6 +147,12 @@ enum chunk_state {
 	CHUNK_APPLYING,
 };
 
+struct seen {          /* twice.c: the gradient of a version, as it has arrived */
+	uint64_t step; /* version + 1; 0: none yet */
+	uint64_t digest;
+	uint32_t worker; /* which has sent it */
+};
+
 struct gradient { /* gradient of one slot, for one chunk */
 	struct tern_req req;
 	struct chunk *chunk;
@@ -156,6 +163,7 @@ struct gradient { /* gradient of one slot, for one chunk */
 	struct server_peer *in_place;
 	bool arrived;
 	bool wanted; /* received before its turn, because the worker needs its buffer */
+	struct seen seen[2]; /* by parity of the version */
 };
 
 struct publication { /* the send of one version of a chunk to one worker */
@@ -311,6 +319,7 @@ struct tern_server {
 	 * the last one. */
 	bool said_last;
 	struct tern_list extras; /* duplicate gradients that are still to be refused */
+	bool twice_told;         /* twice.c: two computations differ, which was noted */
 	/* leaving.c */
 	/* Fires at the end of a roll call: the server then decides which workers may
 	 * leave, or, if the job is interrupted, which one saves. */
@@ -600,6 +609,11 @@ void skip_add(struct chunk *c, const uint8_t *marks);
 /* Called in the task of an update: the segments of this step. */
 void skip_prepare(struct chunk *c, struct tern_updater_step *step);
 void skip_fini(struct chunk *c);
+
+/* twice.c */
+/* A gradient has arrived, with these values. */
+void twice_note(struct gradient *g, const struct server_peer *from, const float *values);
+void twice_on_digests(struct server_peer *p, const json_t *message);
 
 /* norm.c */
 int norm_init(struct tern_server *s);

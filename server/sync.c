@@ -398,6 +398,7 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	 * are folded reads none of them in place. */
 	c->sources[slot] =
 		g->in_place ? (float *)(uintptr_t)g->req.data : tern_vector(&g->room);
+	twice_note(g, from, c->sources[slot]);
 	c->arrived_count++;
 	go_on(c);
 }

@@ -550,6 +550,10 @@ bool job_judge(const struct job *j)
 				m->ended ? "ended" : "hangs", m->status, m->text);
 			good = false;
 		}
+		if (m->server && m->server->twice_told) {
+			fprintf(stderr, "job: a slot was computed twice, differently\n");
+			good = false;
+		}
 		if (m->ended && m->status && !m->text[0]) {
 			fprintf(stderr, "job: member %u failed without an error text\n",
 				i);

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Says the digests of a slot that another worker may have computed before: ps/twice.h. */
+#include "ps/twice.h"
+
+#include "client/worker_state.h"
+
+static json_t *digests_for(
+	const struct tern_worker *w, const struct room *room, uint32_t server)
+{
+	const float *gradient = tern_vector(&room->gradient);
+	json_t *list = json_array();
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < w->plan.chunk_count && count < TERN_TWICE_MAX; i++) {
+		const struct tern_chunk *c = &w->plan.chunks[i];
+
+		if (c->server != server)
+			continue;
+		json_array_append_new(list, json_integer((json_int_t)tern_twice_digest(
+						    c, gradient + c->first)));
+		count++;
+	}
+	return list;
+}
+
+void twice_say(struct tern_worker *w, const struct room *room)
+{
+	/* The CPU cannot read gradients in GPU memory. */
+	if (!room->taken_over || w->opts.memory.kind != TERN_MEM_HOST)
+		return;
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		tern_talk_say(&w->servers[i].talk,
+			json_pack("{s:s, s:I, s:I, s:o}", "type", "digests", "slot",
+				(json_int_t)room->slot, "version",
+				(json_int_t)room->version, "digests",
+				digests_for(w, room, i)));
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots that two workers have computed. A slot of a lost worker is computed anew, also if some
+ * of its chunks have reached their servers. Both computations must have the same bits. The
+ * second worker says the digests of the beginnings of its chunks, and a server compares them
+ * with those of what it has (server/twice.c).
+ */
+#ifndef TERN_PS_TWICE_H
+#define TERN_PS_TWICE_H
+
+#include "base/digest.h"
+#include "base/util.h"
+#include "ps/plan.h"
+
+/* A digest is that of the first bytes of a chunk's gradient, so that it costs little. */
+#define TERN_TWICE_BYTES 1024u
+/* Most digests of one message; those of further chunks are not said. */
+#define TERN_TWICE_MAX 4096u
+
+static inline uint64_t tern_twice_digest(const struct tern_chunk *c, const void *gradient)
+{
+	return tern_digest(
+		gradient, TERN_MIN(c->count * sizeof(float), (uint64_t)TERN_TWICE_BYTES));
+}
+
+#endif
