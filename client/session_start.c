@@ -144,11 +144,29 @@ static int read_schedule(struct tern_session *s, const struct tern_schedule_opts
 	return 0;
 }
 
+/* Whether the tensor ends within a cache line if it begins at one. */
+static bool is_odd(const struct tern_param *p)
+{
+	uint64_t bytes;
+
+	return tern_shape_bytes(&p->shape, &bytes) == 0 && bytes % 64 != 0;
+}
+
 static int by_name(const void *a, const void *b)
 {
 	const struct tern_param *x = a, *y = b;
 
 	return strcmp(x->name, y->name);
+}
+
+/* Tensors of whole cache lines come first, so that each of them begins at one: programs
+ * compute with them in place (tern_slot_map()). */
+static int by_place(const void *a, const void *b)
+{
+	const struct tern_param *x = a, *y = b;
+	int first = is_odd(x) - is_odd(y);
+
+	return first ? first : by_name(a, b);
 }
 
 /* Compares two rules, whose schedules are the same. */
@@ -161,7 +179,7 @@ static bool is_same(const struct tern_optimizer *a, const struct tern_optimizer 
 }
 
 /* Gives the tensor's rule its number in the job. Equal rules have one number. The tensors
- * are visited in the order of their names, so all workers count alike. */
+ * are visited in their order in the job, so all workers count alike. */
 static int number_rule(struct tern_session *s, struct tern_param *p)
 {
 	struct tensor_rule *own = &s->rules_of[p->first];
@@ -183,8 +201,8 @@ static int number_rule(struct tern_session *s, struct tern_param *p)
 	return 0;
 }
 
-/* Brings the tensors into the order of their names, and lays them out one after the
- * other. */
+/* Brings the tensors into an order that does not depend on how they were declared, and lays
+ * them out one after the other. */
 static int lay_out(struct tern_session *s)
 {
 	uint32_t count = s->job.param_count;
@@ -196,12 +214,14 @@ static int lay_out(struct tern_session *s)
 		return session_complain(s, -ENOMEM, "no memory for %u tensors", count);
 	if (count)
 		qsort(s->job.params, count, sizeof(*s->job.params), by_name);
-	for (uint32_t i = 0; i < count; i++)
-		s->params_of[s->job.params[i].first] = i;
 	for (uint32_t i = 1; i < count; i++)
 		if (strcmp(s->job.params[i - 1].name, s->job.params[i].name) == 0)
 			return session_complain(s, -EINVAL,
 				"two tensors have the name %s", s->job.params[i].name);
+	if (count)
+		qsort(s->job.params, count, sizeof(*s->job.params), by_place);
+	for (uint32_t i = 0; i < count; i++)
+		s->params_of[s->job.params[i].first] = i;
 	for (uint32_t i = 0; i < count; i++)
 		if (number_rule(s, &s->job.params[i]) < 0)
 			return -EINVAL;

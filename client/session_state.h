@@ -43,9 +43,9 @@ struct tern_session {
 	struct tern_context *ctx;
 	struct tern_computer computer;
 	struct tern_worker *worker; /* NULL: not started */
-	/* The tensors in job.params are in the order of their names from the start on, so
-	 * that workers agree however they declare them; params_of[id] is the tensor's
-	 * place there. */
+	/* The tensors in job.params are in an order that follows from their names and
+	 * sizes from the start on, so that workers agree however they declare them;
+	 * params_of[id] is the tensor's place there. */
 	struct tern_ps_job job;
 	uint32_t *params_of, tensor_room;
 	/* By id: the rule of a tensor that has one of its own. */

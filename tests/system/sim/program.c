@@ -28,12 +28,13 @@
  * gradients that it has made. */
 #define NOISE 1e4f
 
-/* The tensors, in the order of their names. They have the elements of the ledger, and
- * their bounds are not those of chunks. */
+/* The tensors, in their order in the job: those of whole cache lines first, each kind in
+ * the order of the names. They have the elements of the ledger, and their bounds are not
+ * those of chunks. */
 static const struct {
 	const char *name;
 	uint64_t first, count;
-} tensors[] = {{"bias", 0, 900}, {"bias.rare", 900, 100}, {"layer.1", 1000, 4096},
+} tensors[] = {{"layer.1", 0, 4096}, {"bias", 4096, 900}, {"bias.rare", 4996, 100},
 	{"layer.2", 5096, 5000}, {"scale", 10096, 2}, {"scale.mean", 10098, 2},
 	{"table", 10100, 2188}};
 

@@ -12,7 +12,7 @@
 #define COUNT_MAX 100u
 
 const struct rare rare_tensors[RARE_COUNT] = {
-	{"bias.rare", 900, 100, {.name = "momentum", .lr = 0.5, .weight_decay = 0.25}},
+	{"bias.rare", 4996, 100, {.name = "momentum", .lr = 0.5, .weight_decay = 0.25}},
 	{"scale", 10096, 2, {.name = "adamw", .lr = 0.125, .weight_decay = 0.5}},
 	{"scale.mean", 10098, 2, {.name = "mean"}},
 };
