@@ -17,6 +17,7 @@
 #include "base/sized.h"
 #include "client/session_state.h"
 #include "client/worker.h"
+#include "transport/memory/mem.h"
 
 #define SEED_STREAM 0x736c6f74ull /* "slot" */
 
@@ -388,6 +389,27 @@ const float *tern_slot_param(const struct tern_slot *slot, uint32_t id)
 	if (!p || !slot->held || !is_here(slot, p->first, p->count))
 		return NULL;
 	return tern_vector(slot->now.params) + p->first;
+}
+
+int tern_slot_map_sized(
+	const struct tern_slot *slot, struct tern_slot_map *map, size_t map_bytes)
+{
+	const struct tern_mem *mem;
+	struct tern_slot_map own;
+	void *base;
+	int r;
+
+	if (!slot->held)
+		return -EINVAL;
+	mem = slot->work->params->mem;
+	r = tern_mem_map_private(mem, &base);
+	if (r < 0)
+		return r;
+	own = (struct tern_slot_map){.base = base,
+		.bytes = mem->bytes,
+		.shift = (char *)base - tern_mem_at(mem, 0)};
+	tern_write_sized(map, map_bytes, &own, sizeof(own));
+	return 0;
 }
 
 float *tern_slot_gradient(const struct tern_slot *slot, uint32_t id)

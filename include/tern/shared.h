@@ -144,8 +144,8 @@ TERN_API int tern_shared_await(struct tern_shared *shared, const struct tern_slo
  * the slot is no longer early. Several threads may push
  * different tensors of a slot at the same time; the end of the slot waits for these
  * calls, and what was not pushed by then is not pushed. tern_slot_param(),
- * tern_slot_gradient() and tern_slot_record() need no lock while the caller holds the
- * slot. */
+ * tern_slot_map(), tern_slot_gradient() and tern_slot_record() need no lock while the
+ * caller holds the slot. */
 TERN_API int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot,
 	uint32_t id, const float *from);
 TERN_API int tern_shared_end(

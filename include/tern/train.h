@@ -300,6 +300,34 @@ TERN_API int tern_slot_is_here(const struct tern_slot *slot, uint32_t id);
  * slot. */
 TERN_API const float *tern_slot_param(const struct tern_slot *slot, uint32_t id);
 
+/* A second mapping of the memory that the parameters of a slot are in. */
+struct tern_slot_map {
+	char *base; /* for munmap(2) */
+	uint64_t bytes;
+	/* Distance in bytes from what tern_slot_param() returns to the same tensor in this
+	 * mapping. */
+	int64_t shift;
+};
+
+/*
+ * Maps the memory of the slot's parameters once more, for a program that computes with
+ * them in place and cannot keep others from writing to them. The library receives a later
+ * version in the same memory, and the mapping shows it, except in pages to which somebody
+ * has written in the mapping: they keep what they have, and nobody else sees that. After
+ * madvise(MADV_DONTNEED) they show the library's memory again. So to write to a page, even
+ * the byte that it has, keeps its contents for good. The caller unmaps the mapping, which
+ * may outlive the session. Any thread may call this while the caller holds the slot.
+ *
+ * -EINVAL: the caller does not hold the slot; -ENOTSUP: the memory cannot be mapped so:
+ * it is on reserved huge pages; -errno of mmap(2).
+ */
+TERN_API int tern_slot_map_sized(
+	const struct tern_slot *slot, struct tern_slot_map *map, size_t map_bytes);
+static inline int tern_slot_map(const struct tern_slot *slot, struct tern_slot_map *map)
+{
+	return tern_slot_map_sized(slot, map, sizeof(*map));
+}
+
 /* Returns room for the gradient of tensor `id`, which the caller may fill until it pushes
  * the tensor; NULL: there is no such tensor, or the slot is early. Its first contents are
  * undefined. */

@@ -546,6 +546,8 @@ static PyMethodDef session_methods[] = {
 	METHOD(fail, METH_VARARGS),
 	METHOD(arrived, METH_VARARGS),
 	METHOD(revoked, METH_VARARGS),
+	METHOD(map, METH_VARARGS),
+	METHOD(place, METH_VARARGS),
 	METHOD(param, METH_VARARGS),
 	METHOD(finisher, METH_VARARGS),
 	METHOD(metric, METH_VARARGS),
@@ -585,8 +587,9 @@ static int load(PyObject *module)
 	if (!error_type)
 		return -1;
 	view_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &view_spec, NULL);
+	map_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &map_spec, NULL);
 	session = PyType_FromModuleAndSpec(module, &session_spec, NULL);
-	if (!view_type || !session ||
+	if (!view_type || !map_type || !session ||
 		PyModule_AddType(module, (PyTypeObject *)session) < 0 ||
 		PyModule_AddStringConstant(module, "version", tern_version()) < 0)
 		return -1;

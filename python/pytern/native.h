@@ -2,7 +2,8 @@
 /*
  * The objects of the C part of the Python package, and what its files share: native.c has
  * the module, errors, the start and the end of a session, native_slots.c has slots and the
- * views of parameters. native.c says which rules keep the interpreter from crashing.
+ * views of parameters, native_map.c mappings of their memory. native.c says which rules keep
+ * the interpreter from crashing.
  */
 #ifndef PYTERN_NATIVE_H
 #define PYTERN_NATIVE_H
@@ -52,8 +53,12 @@ struct view {
 	Py_ssize_t strides[TERN_RANK_MAX];
 };
 
-extern PyTypeObject *view_type;
-extern PyType_Spec view_spec;
+struct map { /* native_map.c */
+	PyObject_HEAD struct tern_slot_map map;
+};
+
+extern PyTypeObject *view_type, *map_type;
+extern PyType_Spec view_spec, map_spec;
 
 /* Calls a function of the library without the GIL. */
 #define WITHOUT_GIL(call)                                                                \
@@ -101,7 +106,10 @@ static inline uint64_t to_ns(double seconds)
 	return seconds <= 0 ? 0 : (uint64_t)(seconds * 1e9);
 }
 
-/* ---- slots: native_slots.c ---- */
+/* ---- slots: native_slots.c, native_map.c ---- */
+
+/* Raises unless the program holds the slot of this turn. */
+bool holds(struct session *self, unsigned long long turn);
 
 /* Copies tensor `id` from `data` into the buffer of `to`. The session stays meanwhile. */
 bool copy_to(struct session *self, unsigned id, const float *data, PyObject *to);
@@ -117,5 +125,7 @@ PyObject *session_end(struct session *self, PyObject *args);
 PyObject *session_fail(struct session *self, PyObject *args);
 PyObject *session_arrived(struct session *self, PyObject *args);
 PyObject *session_revoked(struct session *self, PyObject *args);
+PyObject *session_map(struct session *self, PyObject *args);
+PyObject *session_place(struct session *self, PyObject *args);
 
 #endif

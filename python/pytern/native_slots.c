@@ -15,8 +15,7 @@
 
 PyTypeObject *view_type;
 
-/* Raises unless the program holds the slot of this turn. */
-static bool holds(struct session *self, unsigned long long turn)
+bool holds(struct session *self, unsigned long long turn)
 {
 	if (!is_usable(self))
 		return false;

@@ -28,7 +28,7 @@ from .rules import GIVEN, SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer
 
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
-STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 4, 6, 7, 8, 9  # their places in Session._job
+MODE, STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 2, 4, 6, 7, 8, 9  # their places in Session._job
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class Follower(Protocol):
         ...
 
     def close(self) -> None:
-        """The session is closed. May be called more than once."""
+        """The session is closed, or about to leave the job. May be called more than once."""
         ...
 
 
@@ -495,9 +495,12 @@ class Session:
         self._abandon("the session was closed")
         self._close()
 
-    def _close(self) -> None:
+    def _release(self) -> None:
         for follower in self._followers:
             follower.close()
+
+    def _close(self) -> None:
+        self._release()
         self._native.close()
 
     def __enter__(self) -> "Session":
@@ -532,6 +535,8 @@ class Session:
         """Leaves the job in order. Errors have nobody to go to: an exception is on its way, or close() was called."""
         if self._is_elsewhere() or not self._started:
             return
+        # Other workers go on without this one, and the library may receive what they make.
+        self._release()
         with contextlib.suppress(Error):
             if self._slot is not None and not self._slot._ended:
                 self._slot._ended = True

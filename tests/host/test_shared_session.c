@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <tern/shared.h>
@@ -551,6 +552,52 @@ static void start_parts(struct trainer *t)
 		0);
 }
 
+/* The values of a slot are in the mapping, each tensor where the shift says, and stay there
+ * when the session is gone. What is written there is not in the job. */
+static void test_a_slot_can_be_mapped_and_the_mapping_is_its_own(void **state)
+{
+	struct tern_slot_map map[STEPS];
+	struct served served;
+	struct trainer t = {.served = &served, .workers = 1};
+	float *from = malloc(PART_COUNT * sizeof(*from));
+	struct tern_slot *slot;
+	float *last = NULL;
+	unsigned step = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < PART_COUNT; i++)
+		from[i] = 1;
+	start_serving(&served, 1);
+	start_parts(&t);
+	while (tern_shared_next(t.shared, t.session, &slot, NULL, LIMIT) == 0) {
+		assert_int_equal(tern_slot_map(slot, &map[step]), 0);
+		for (unsigned i = 0; i < PARTS; i++) {
+			const char *values = (const char *)tern_slot_param(slot, i);
+
+			last = (float *)(uintptr_t)(values + map[step].shift);
+			assert_in_range((char *)last - map[step].base, 0,
+				map[step].bytes - PART_COUNT * sizeof(float));
+			check_whole(last, -(float)step);
+			*last = 7;
+			check_whole((const float *)values, -(float)step);
+			assert_int_equal(tern_shared_push(t.shared, slot, i, from), 0);
+		}
+		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
+		step++;
+	}
+	assert_int_equal(step, STEPS);
+	assert_int_equal(tern_slot_map(slot, &map[0]), -EINVAL);
+	end_trainer(&t);
+	tern_shared_free(t.shared);
+	end_serving(&served);
+	assert_true(*last == 7);
+	*last = 1 - (float)STEPS;
+	check_whole(last, *last);
+	for (unsigned i = 0; i < STEPS; i++)
+		munmap(map[i].base, map[i].bytes);
+	free(from);
+}
+
 /* A push is whole in the step, or refused; never is a part of it in the step. */
 static void test_a_slot_that_ends_beside_pushes_has_them_whole_or_not(void **state)
 {
@@ -701,6 +748,7 @@ int main(void)
 		cmocka_unit_test(
 			test_a_worker_that_is_not_deterministic_is_named_and_replaced),
 		cmocka_unit_test(test_the_environment_says_how_many_slots_are_verified),
+		cmocka_unit_test(test_a_slot_can_be_mapped_and_the_mapping_is_its_own),
 		cmocka_unit_test(
 			test_a_slot_that_ends_beside_pushes_has_them_whole_or_not),
 		cmocka_unit_test(test_metrics_and_weights_are_checked),

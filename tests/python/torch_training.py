@@ -52,6 +52,12 @@ def bytes_are_the_same_for_any_number_of_workers_and_servers():
         assert got == undisturbed(), (workers, servers, fabric)
 
 
+def copied_parameters_give_the_same_bytes():
+    for workers, servers, fabric in ((1, 1, "tcp"), (2, 1, "auto")):
+        got, _ = result("copied", *[["plain"]] * workers, servers=servers, fabric=fabric, COPY=1)
+        assert got == undisturbed(), (workers, servers, fabric)
+
+
 def a_loaded_module_trains_on_from_its_values():
     """Fine-tuning: the first slot has the bytes of the file, and the result is the same for any number of processes."""
     start = SCRATCH / "start.npz"
@@ -156,6 +162,7 @@ def accumulated_gradients_train_the_same_way():
 
 CASES = [
     bytes_are_the_same_for_any_number_of_workers_and_servers,
+    copied_parameters_give_the_same_bytes,
     a_loaded_module_trains_on_from_its_values,
     workers_with_other_seeds_are_refused_unless_the_first_one_counts,
     a_worker_that_is_lost_is_replaced,

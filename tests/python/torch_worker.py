@@ -5,8 +5,9 @@ usage: torch_worker.py OUT ACT [STEP]
 
 Prints "step N" for each slot. As the finisher it writes the final parameters to OUT. The module is made with the seed
 SEED of the environment, or has the state in the file LOAD. LOADERS is the number of processes that read the batches; their
-numbers are printed as "loader PID". ACT alone is "local": the same loop
-with a PyTorch optimizer and no servers, which begins with the parameters in the file STEP and writes the results to OUT.
+numbers are printed as "loader PID". With COPY, parameters are copied in each slot; otherwise all that can be are views,
+however small. ACT alone is "local": the same loop with a PyTorch optimizer and no servers, which begins with the
+parameters in the file STEP and writes the results to OUT.
 """
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ import pytern.torch
 import torch
 from torch import nn
 
+pytern.torch.views.LEAST_BYTES = 0
 STEPS, RECORDS, WIDTH, SYMBOLS, LENGTH = 30, 400, 16, 11, 6
 OUT, ACT = sys.argv[1:3]
 REST = sys.argv[3:]
@@ -111,7 +113,7 @@ def with_servers(model, dataset, optimizer, slots):
                       data=tern.digest("data 1"), note=lambda text: print("note", text, flush=True),
                       init_from_first="FROM_FIRST" in os.environ) as session:
         # Most begin with the values of the module; one parameter is left to the servers, unless the module was loaded.
-        server = pytern.torch.Server(model, session, accumulate=2 if ACT == "accumulate" else 1,
+        server = pytern.torch.Server(model, session, copy="COPY" in os.environ, accumulate=2 if ACT == "accumulate" else 1,
                                      init=None if "LOAD" in os.environ else {"embedding.weight": tern.normal(0.3)})
         loaders = int(os.environ.get("LOADERS", "0"))
         for slot, (x, y) in server.slots(dataset, workers=loaders):

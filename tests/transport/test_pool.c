@@ -236,6 +236,40 @@ static bool kernel_has_huge_pages(void)
 	return has;
 }
 
+static void test_a_private_mapping_shows_the_slab_and_keeps_its_own_writes(void **state)
+{
+	struct tern_pool *pool = new_pool(64 << 10, 64 << 10);
+	char wrapped[64];
+	struct tern_mem *of_user;
+	struct tern_buf buf;
+	void *base;
+	char *slab, *map;
+
+	(void)state;
+	assert_int_equal(tern_pool_get(pool, 32 << 10, &buf), 0);
+	slab = tern_buf_ptr(&buf);
+	memset(slab, 1, 32 << 10);
+	assert_int_equal(tern_mem_map_private(buf.mem, &base), 0);
+	map = (char *)base + buf.offset;
+	assert_int_equal(map[0], 1);
+	slab[0] = 2;
+	assert_int_equal(map[0], 2);
+	map[0] = 3;
+	slab[1] = 4;
+	assert_int_equal(slab[0], 2);
+	assert_int_equal(map[0], 3);
+	assert_int_equal(map[1], 1);
+	assert_int_equal(madvise(base, tern_mem_bytes(buf.mem), MADV_DONTNEED), 0);
+	assert_int_equal(map[0], 2);
+	assert_int_equal(map[1], 4);
+	assert_int_equal(munmap(base, tern_mem_bytes(buf.mem)), 0);
+	tern_pool_put(pool, &buf);
+	tern_pool_free(pool);
+	assert_int_equal(tern_mem_wrap(domain, wrapped, sizeof(wrapped), &of_user), 0);
+	assert_int_equal(tern_mem_map_private(of_user, &base), -ENOTSUP);
+	tern_mem_put(of_user);
+}
+
 static void test_large_buffers_lie_on_huge_pages(void **state)
 {
 	const struct tern_pool_opts opts = {.slab_bytes = 16 * MIB - 4096};
@@ -510,6 +544,8 @@ int main(void)
 		cmocka_unit_test(test_buffers_never_overlap_and_merge_back),
 		cmocka_unit_test(test_what_was_given_back_serves_other_sizes),
 		cmocka_unit_test(test_a_large_buffer_is_merged_at_once),
+		cmocka_unit_test(
+			test_a_private_mapping_shows_the_slab_and_keeps_its_own_writes),
 		cmocka_unit_test(test_large_buffers_lie_on_huge_pages),
 		cmocka_unit_test(test_threads_make_pools_at_once),
 		cmocka_unit_test(test_giving_back_twice_is_noticed),

@@ -231,7 +231,7 @@ void *tern_buf_ptr(const struct tern_buf *buf)
 	return buf->mem && buf->mem->base ? buf->mem->base + buf->offset : NULL;
 }
 
-void *tern_map_slab(int fd, uint64_t bytes, int prot)
+static void *map_aligned(int fd, uint64_t bytes, int prot, int flags)
 {
 	char *hint = NULL;
 
@@ -248,7 +248,23 @@ void *tern_map_slab(int fd, uint64_t bytes, int prot)
 			hint = at + (-(uintptr_t)at & (TERN_HUGE_BYTES - 1));
 		}
 	}
-	return mmap(hint, bytes, prot, MAP_SHARED, fd, 0);
+	return mmap(hint, bytes, prot, flags, fd, 0);
+}
+
+void *tern_map_slab(int fd, uint64_t bytes, int prot)
+{
+	return map_aligned(fd, bytes, prot, MAP_SHARED);
+}
+
+int tern_mem_map_private(const struct tern_mem *mem, void **out)
+{
+	/* A private copy of a reserved huge page takes another one, and SIGBUS says that
+	 * there is none. */
+	if (!tern_mem_is_slab(mem) || mem->huge)
+		return -ENOTSUP;
+	*out = map_aligned(
+		mem->fd, mem->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE);
+	return *out == MAP_FAILED ? -errno : 0;
 }
 
 int tern_memfd_seal(int *fd)

@@ -135,6 +135,12 @@ void tern_mem_ask_huge(struct tern_mem *mem, uint64_t offset, uint64_t bytes);
  * does. Thread-safe. */
 void *tern_map_slab(int fd, uint64_t bytes, int prot);
 
+/* Maps a slab once more, so that what is written there stays there (MAP_PRIVATE): the
+ * slab does not get it. The mapping has mem->bytes bytes, and belongs to the caller; it may
+ * outlive the slab. -ENOTSUP: the memory is no slab, or on reserved huge pages; -errno of
+ * mmap(2). */
+int tern_mem_map_private(const struct tern_mem *mem, void **out);
+
 /* Copies `bytes` to `dst`. `whole` is the size of the tensor that these bytes are part
  * of. If `whole` is TERN_COPY_STREAM_BYTES or more, non-temporal stores bypass the cache
  * (with AVX2 or AVX-512), even for a small part. The ranges must not overlap. */

@@ -3,10 +3,9 @@
 
 Four rules make the bytes of the parameters the same for any number of workers:
 
-- The parameters have one version during the whole slot. It is copied into the module's own memory at the beginning of
-  the slot, when all of it has arrived. So a parameter stays what it was to everybody who refers to it, it has the values
-  of the last slot between slots and the final values after the last one, and it never lies in memory that the library
-  writes to. That costs one copy of the parameters in each slot.
+- The parameters have one version during the whole slot: from its beginning, when all of it has arrived, to the beginning
+  of the next slot or the final values. A large parameter lies in the memory in which it was received (views.py), others
+  are copied. A parameter stays what it was to everybody who refers to it.
 - A gradient is sent when autograd has finished it, whatever the order, and is taken out of `grad`. What autograd adds
   after that would be missing in what was sent, and is an error.
 - The running statistics of normalisations are tensors of the session, too. Every slot begins with the same ones, and the
@@ -29,11 +28,12 @@ from torch import nn
 from .._errors import Error
 from .._frameworks import build_digest
 from ..rules import Init, Mean
-from ..session import CLIP_NORM, STEPS, Session, Slot, Tensor
+from ..session import CLIP_NORM, MODE, STEPS, Session, Slot, Tensor
 from . import refusals
 from .data import Batches, seed_generators
 from .evaluating import untouched
 from .initial import begin_of
+from .views import Memory, Views
 
 # What chooses between kernels with other bits.
 ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
@@ -43,35 +43,43 @@ ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_
 class _Parameter:
     """A parameter of the module, and the tensor of the session with its values."""
 
-    __slots__ = ("name", "parameter", "tensor", "memory", "pointer", "touch", "version", "passes", "keep")
+    __slots__ = ("name", "parameter", "tensor", "memory", "_pointer", "version", "passes", "keep")
 
-    def __init__(self, name: str, parameter: nn.Parameter, tensor: Tensor) -> None:
+    def __init__(self, name: str, parameter: nn.Parameter, tensor: Tensor, can_move: bool) -> None:
         self.name = name
         self.parameter = parameter
         self.tensor = tensor
-        flat = parameter.detach()
-        # Where the values are copied to. A parameter in another layout, such as channels_last, needs memory between.
-        self.memory = flat.numpy() if flat.is_contiguous() else None
-        self.pointer = parameter.data_ptr()
-        # Zeroing these 0 elements tells autograd that the parameter has changed: a graph of an earlier slot then refuses
-        # to compute gradients with the new values.
-        self.touch = flat[tuple(slice(0) for _ in flat.shape)] if flat.dim() else flat.reshape(1)[:0]
+        # A parameter in another layout, such as channels_last, is assigned to.
+        self.memory = Memory(parameter, tensor, can_move) if parameter.is_contiguous() else None
+        self._pointer = parameter.data_ptr()
         self.version = parameter._version
         self.passes = 0  # backward passes of this slot that have added to the gradient
         self.keep: Any = None  # what the hook belongs to
 
-    def read(self, slot: Slot) -> None:
-        """Copies the slot's version of the values into the parameter."""
-        if self.memory is not None:
-            slot._native.read(slot._turn, self.tensor.id, self.memory)
-            self.touch.zero_()
+    def read(self, slot: Slot, there: set[Memory]) -> None:
+        """Lets the parameter have the slot's version. there: where it is already."""
+        if self.memory is None:
+            self._assign(slot[self.tensor])
         else:
-            self.assign(slot[self.tensor])
+            if self.memory not in there:
+                slot._native.read(slot._turn, self.tensor.id, self.memory.array())
+            self.memory.changed()
         self.parameter.grad = None
         self.version = self.parameter._version
         self.passes = 0
 
-    def assign(self, values: Any) -> None:
+    def end(self) -> None:
+        """Lets the parameter have the final values, in memory of its own."""
+        if self.memory is None:
+            self._assign(self.tensor.value)
+        else:
+            self.memory.read_final(self.tensor._session._native)
+            self.memory.changed()
+
+    def has_moved(self) -> bool:
+        return self.parameter.data_ptr() != (self.memory.pointer if self.memory else self._pointer)
+
+    def _assign(self, values: Any) -> None:
         with torch.no_grad():
             self.parameter.copy_(torch.from_numpy(numpy.array(values, numpy.float32)))
 
@@ -100,12 +108,13 @@ class Server:
 
     `init`: how parameters begin that the servers initialise instead, by their names; init_of(module) for all.
     `accumulate`: the number of backward passes of a slot. `threads`: PyTorch's intra-op threads, which change the bits.
-    `arithmetic`: in place of what describes this PyTorch, processor and module.
+    `arithmetic`: in place of what describes this PyTorch, processor and module. `copy`: copies the parameters in each slot,
+    so that they never change their memory.
     """
 
     def __init__(self, module: nn.Module, session: Session, *, init: Mapping[str, Init] | None = None,
                  accumulate: int = 1, threads: int = 1, deterministic: bool = True,
-                 arithmetic: str | None = None) -> None:
+                 arithmetic: str | None = None, copy: bool = False) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"Server: expected a torch.nn.Module, got {type(module).__name__}")
         if not isinstance(session, Session):
@@ -126,9 +135,12 @@ class Server:
         self._quiet = 0  # depth of no_sync()
         self._complete = False
         self._batches: Batches | None = None  # of the last call of slots()
+        # In other modes a version may be received before the next slot begins.
+        can_move = session._job[MODE] == (0, 0) and not copy
         self._parameters = [
-            _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]))
+            _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]), can_move)
             for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._views = Views(session, [p.memory for p in self._parameters if p.memory])
         self.names = {id(p.parameter): p.name for p in self._parameters}
         self._statistics = [_Statistic(f"{prefix}.{key}" if prefix else key, buffer, session)
                             for prefix, part in _with_statistics(module) for key in ("running_mean", "running_var")
@@ -267,15 +279,16 @@ class Server:
         self._refuse_settings()
         self._refuse_moves()
         self._refuse_new_parameters()
+        torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
+        there = self._views.enter(slot)
         for p in self._parameters:
-            p.read(slot)
+            p.read(slot, there)
         for statistic in self._statistics:
             slot._native.read(slot._turn, statistic.tensor.id, statistic.memory)
         for count, first in self._counts:
             count.fill_(first + slot.step)
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
-        torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
         seed_generators(slot.seed)
         self._slot = slot
 
@@ -306,11 +319,7 @@ class Server:
 
     def complete(self) -> None:
         for p in self._parameters:
-            if p.memory is not None:
-                self._session._native.param(p.tensor.id, p.memory)
-                p.touch.zero_()
-            else:
-                p.assign(p.tensor.value)
+            p.end()
         for statistic in self._statistics:
             self._session._native.param(statistic.tensor.id, statistic.memory)
         for count, first in self._counts:
@@ -324,6 +333,7 @@ class Server:
             remove()
         if self._batches is not None:
             self._batches.close()
+        self._views.close()
         refusals.servers.discard(self)
 
     def _refuse_settings(self) -> None:
@@ -336,7 +346,7 @@ class Server:
 
     def _refuse_moves(self) -> None:
         for p in self._parameters:
-            if p.parameter.data_ptr() != p.pointer:
+            if p.has_moved():
                 raise Error(-errno.EINVAL, f"parameter {p.name} has other memory than when it was declared: call to(), "
                             "load_state_dict(assign=True) and the like before Server()")
 
