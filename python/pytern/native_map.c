@@ -12,6 +12,22 @@
 
 PyTypeObject *map_type;
 
+/* Finds the tensors of these ids in the mapping. Raises if there is no such tensor. */
+static void set_offsets(
+	struct session *self, const struct map *map, PyObject *ids, PyObject *offsets)
+{
+	for (Py_ssize_t i = 0; i < PyTuple_Size(ids); i++) {
+		unsigned long id = PyLong_AsUnsignedLong(PyTuple_GetItem(ids, i));
+		const char *data;
+
+		if (PyErr_Occurred() || !is_tensor(self, id))
+			return;
+		data = (const char *)tern_slot_param(self->slot, (uint32_t)id);
+		PyTuple_SetItem(offsets, i,
+			PyLong_FromLongLong(data + map->map.shift - map->map.base));
+	}
+}
+
 /* map(turn, (id, ...)) -> (Map, (offset in bytes, ...)), or None: the memory cannot be mapped */
 PyObject *session_map(struct session *self, PyObject *args)
 {
@@ -34,16 +50,8 @@ PyObject *session_map(struct session *self, PyObject *args)
 	}
 	if (r < 0)
 		raise_text(r, tern_status_text(r));
-	for (Py_ssize_t i = 0; offsets && i < PyTuple_Size(ids); i++) {
-		unsigned long id = PyLong_AsUnsignedLong(PyTuple_GetItem(ids, i));
-		const char *data;
-
-		if (PyErr_Occurred() || !is_tensor(self, id))
-			break;
-		data = (const char *)tern_slot_param(self->slot, (uint32_t)id);
-		PyTuple_SetItem(offsets, i,
-			PyLong_FromLongLong(data + map->map.shift - map->map.base));
-	}
+	else if (offsets)
+		set_offsets(self, map, ids, offsets);
 	if (!PyErr_Occurred())
 		return Py_BuildValue("NN", (PyObject *)map, offsets);
 	Py_XDECREF((PyObject *)map);

@@ -301,6 +301,11 @@ def another_worker_finishes_if_the_finisher_raises():
 def mistakes_are_told_in_a_sentence():
     _, workers = result("mistakes", ["plain"], ["mistakes", 3])
     told = [line for line in workers[1].lines if line and not line.startswith(("step", "note"))]
+    size, offset = 0, 0
+    for line in told:
+        if f": {1 << 40} bytes at " in line:
+            offset, size = int(line.split()[4][:-1]), int(line.split()[-1])
+    assert size > 0 and size % 4096 == 0 and 0 <= offset < size
     assert told == [
         "ValueError: tensor w: expected a gradient of shape (30, 10), got (3, 4)",
         "ValueError: tensor w: expected a gradient of shape (30, 10), got (10, 30)",
@@ -313,6 +318,10 @@ def mistakes_are_told_in_a_sentence():
         "Error: slot 1 of step 3 was not ended: compute each slot inside `with slot:`",
         "ValueError: assignment destination is read-only",
         "ValueError: assignment destination is read-only",
+        f"ValueError: 1 bytes at -1: the mapping has {size}",
+        f"ValueError: {1 << 40} bytes at {offset}: the mapping has {size}",
+        "IndexError: tensor 9: the session has 2 tensors",
+        *["Error: the slot has ended: its parameters and records are only there inside its `with` block"] * 2,
         "Error: tensor b was pushed before in this slot"], "\n".join(told)
 
 

@@ -5,6 +5,7 @@ usage: worker.py OUT ACT [STEP]
 
 Prints "step N" for each slot, and writes the result to OUT as the finisher.
 """
+import math
 import os
 import signal
 import sys
@@ -59,8 +60,21 @@ def mistakes(session, slot, w, b):
     complain(next, session.slots())
     complain(slot[w].__setitem__, 0, 1)
     complain(slot.view(w).__setitem__, 0, 1)
+    mapping, (offset,) = slot._native.map(slot._turn, (w.id,))
+    complain(mapping.renew, -1, 1)
+    complain(mapping.keep, offset, 1 << 40)
+    complain(slot._native.map, slot._turn, (w.id, 9))
+    complain(slot._native.map, slot._turn - 1, (w.id,))
+    complain(slot._native.place, slot._turn - 1)
     slot.push(b, numpy.zeros(b.shape, numpy.float32))
     complain(slot.push, b, numpy.zeros(b.shape, numpy.float32))
+
+
+def mapped(slot, w):
+    """A mapping of the slot's parameters, and the array of the tensor w in it."""
+    mapping, (offset,) = slot._native.map(slot._turn, (w.id,))
+    assert offset % 4 == 0
+    return mapping, offset, numpy.frombuffer(mapping, numpy.float32)[offset // 4:][:math.prod(w.shape)].reshape(w.shape)
 
 
 class Hammer:
@@ -70,7 +84,7 @@ class Hammer:
         self.slot, self.kept, self.count = None, [], 0
         self.calls = [
             lambda: self.kept.append(self.slot.view(w)), lambda: self.kept.append(self.slot[b]),
-            lambda: self.slot.records, lambda: self.slot.revoked, session.describe, lambda: w.value, session.goes_on,
+            lambda: self.kept.append(mapped(self.slot, w)[2]), lambda: self.slot.records, lambda: self.slot.revoked, session.describe, lambda: w.value, session.goes_on,
             lambda: self.slot.push(b, numpy.zeros(3)), lambda: self.slot.push(w, numpy.zeros(w.shape, numpy.float32)),
             session.finisher, session._deliver, lambda: self.kept.clear(), lambda: self.slot.push(w, None)]
         self.threads = [threading.Thread(target=self.run, args=[numpy.random.default_rng(seed)]) for seed in range(3)]
@@ -105,7 +119,15 @@ class Values:
         if slot.step % 7 == 0:
             self.kept.append((slot[w], slot[w].copy()))
             self.kept.append((slot[b][1:], slot[b][1:].copy()))
+        mapping, offset, array = mapped(slot, w)
+        assert numpy.array_equal(slot.view(w), slot[w]) and numpy.array_equal(array, slot[w])
+        array[:] = 7  # nobody else sees this
         assert numpy.array_equal(slot.view(w), slot[w])
+        mapping.renew(offset, array.nbytes)
+        assert numpy.array_equal(array, slot[w])
+        if slot.step % 7 == 1:
+            mapping.keep(offset, array.nbytes)
+            self.kept.append((array, slot[w].copy()))
         assert slot[w] is slot[w]
         self.view = slot.view(w)
 
