@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine does with parameters besides gradients. That of the finisher evaluates the
- * final ones on the test set, and lets a character model write a few lines. That of the
- * worker with slot 0 evaluates those of some steps, before it computes the slot.
+ * An engine evaluates parameters on the test set: that of the finisher the final ones, after
+ * which it lets a character model write a few lines, and that of the worker with slot 0
+ * those of some steps, before it computes the slot.
  */
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What server 0 is told of this worker's progress, for whoever watches the job: the loss of
- * its last step, and the metrics that its program has named (message "progress"). Nothing
- * in the job depends on it. A worker says it at most every REPORT_NS, and more rarely in a
+ * This worker tells server 0 its progress, for those who watch the job: the loss of its last
+ * step, and the metrics that its program has named (message "progress"). Nothing in the job
+ * depends on it. A worker says it at most every REPORT_NS, and more rarely in a
  * job of many workers, so that server 0 gets at most some 500 messages a second.
  */
 #include "client/worker_state.h"

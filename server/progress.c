@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Progress, for whoever watches the job. Server 0 reports it (opts.progress) every
+ * Server 0 reports the progress of the job to those who watch it (opts.progress), every
  * PROGRESS_NS while steps are made or workers tell something new, and every WAITING_NS while
  * neither happens, with the processes that are waited for. Workers tell their losses and
  * metrics in the message "progress" (client/report.c). What they say is shown and nothing

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tern run` and `tern train` show of a job while it trains: losses, metrics, learning rates, staleness, and who is
-waited for.
+"""Jobs under `tern run` show how they train: losses, metrics, learning rates, staleness, and who is waited for; and their
+workers evaluate.
 
 usage: progress.py TERN, or as a worker: progress.py work OPTIONS ACT
 """
@@ -138,7 +138,7 @@ def one_slot_of_every_t_th_step_evaluates():
         assert events[-1]["metrics"] == {"evaluated": 10.0}
     assert evaluations(workers=2)[0] == []
     assert evaluations("--eval-every", 7, verify_first=0)[0] == [(0, 0, 0, 0), (0, 7, 0, 0)]
-    # What the program says counts, also that it evaluates never.
+    # The program's own number goes before the option, also 0 (never).
     assert evaluations("--eval-every", 7, eval_every=11, verify_first=0)[0] == [(0, 0, 0, 0), (0, 11, 0, 0)]
     assert evaluations("--eval-every", 7, eval_every=0)[0] == []
 
