@@ -141,6 +141,14 @@ bool tern_work_is_here(const struct tern_work *work, uint64_t first, uint64_t co
 /* The announced work cannot be computed: as tern_work_fail(). */
 void tern_work_refuse(const struct tern_work *work, int status, const char *text);
 
+/* Takes elements first to first + count - 1 of the gradient from `from`, to where they are
+ * sent from: copies them, or rounds them to bf16 if they are sent so. `from` NULL: they are in
+ * the gradient's buffer. In a job with tensors that are pushed as bf16 a computer calls this
+ * for all elements, once, before it says that they are final. Any threads may call it at the
+ * same time, for different elements. */
+void tern_work_put(
+	struct tern_work *work, uint64_t first, uint64_t count, const float *from);
+
 /* Elements first to first + count - 1 of the gradient are final: the worker may send them.
  * The calls for one slot must cover each element exactly once. */
 void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);

@@ -64,9 +64,9 @@ bool tern_work_is_here(const struct tern_work *work, uint64_t first, uint64_t co
 	const struct tern_worker *w =
 		tern_container_of(work, struct tern_worker, announced);
 	const struct version_part *parts = w->parts[work->version & 1];
-	uint64_t size = w->plan.chunk_elements;
+	uint32_t last = tern_plan_chunk_at(&w->plan, first + count - 1);
 
-	for (uint64_t i = first / size; i <= (first + count - 1) / size; i++)
+	for (uint32_t i = tern_plan_chunk_at(&w->plan, first); i <= last; i++)
 		if (!parts[i].is_here)
 			return false;
 	return true;

@@ -189,6 +189,8 @@ int engine_computer_new(
 		.unpin = unpin,
 		.fetch = fetch};
 	struct engine_computer *c = calloc(1, sizeof(*c));
+	/* The division into chunks does not depend on the number of servers. */
+	struct tern_ps_job job = {.server_count = 1};
 	int r;
 
 	if (!c)
@@ -199,8 +201,8 @@ int engine_computer_new(
 		.test_accuracy = (double)NAN,
 		.test_auc = (double)NAN};
 	c->records = calloc(opts->batch, sizeof(*c->records));
-	/* The division into chunks does not depend on the number of servers. */
-	r = tern_plan_init(&c->plan, tern_model_size(opts->engine->model), 1);
+	engine_computer_describe(c, &job);
+	r = tern_plan_init(&c->plan, &job);
 	if (r == 0)
 		r = ready_init(&c->ready, &c->plan);
 	if (r < 0 || !c->records) {

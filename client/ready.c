@@ -45,7 +45,7 @@ void ready_say(struct ready *r, uint64_t first, uint64_t count)
 	/* From the last chunk to the first, in the order in which back-propagation
 	 * finishes layers. */
 	while (end > first) {
-		uint32_t chunk = (uint32_t)((end - 1) / r->plan->chunk_elements);
+		uint32_t chunk = tern_plan_chunk_at(r->plan, end - 1);
 		uint64_t from = TERN_MAX(first, r->plan->chunks[chunk].first);
 
 		tern_assert(r->left[chunk] >= end - from);

@@ -471,14 +471,28 @@ int session_reserve(struct tern_slot *slot, uint32_t id)
 	return 0;
 }
 
+bool session_goes_through(const struct tern_slot *slot, uint32_t id, const float *from)
+{
+	return from || session_verifies(slot) ||
+	       session_param(slot->session, id)->push_bf16;
+}
+
 void session_take(struct tern_slot *slot, uint32_t id, const float *from)
 {
 	struct tern_session *s = slot->session;
+	const struct tern_param *p = session_param(s, id);
+	float *to = tern_slot_gradient(slot, id);
 
 	if (slot->early)
 		return;
-	verify_take(&s->verify, id, tern_slot_gradient(slot, id), from,
-		session_param(s, id)->count * sizeof(*from));
+	if (!p->push_bf16) {
+		verify_take(&s->verify, id, to, from, p->count * sizeof(*from));
+		return;
+	}
+	/* The digest is that of the gradient before it is rounded. */
+	verify_see(&s->verify, id, from ? from : to, p->count * sizeof(*from));
+	if (s->verify.phase != VERIFY_FIRST)
+		tern_work_put(slot->work, p->first, p->count, from);
 }
 
 bool session_verifies(const struct tern_slot *slot)
@@ -564,9 +578,11 @@ static void compare(struct tern_slot *slot, double loss)
 static void not_pushed(struct tern_slot *slot, uint32_t id)
 {
 	struct tern_session *s = slot->session;
+	const struct tern_param *p = session_param(s, id);
 
-	memset(tern_slot_gradient(slot, id), 0,
-		session_param(s, id)->count * sizeof(float));
+	memset(tern_slot_gradient(slot, id), 0, p->count * sizeof(float));
+	if (p->push_bf16)
+		tern_work_put(slot->work, p->first, p->count, NULL);
 	verify_unpushed(&s->verify, id);
 	if (!session_verifies(slot))
 		tern_work_unpushed(slot->work, s->params_of[id]);

@@ -8,9 +8,11 @@
 
 /* Reserves tensor `id` for the caller, and returns the errors of tern_slot_push(). */
 int session_reserve(struct tern_slot *slot, uint32_t id);
-/* Copies the gradient of a reserved tensor from `from`, unless that is NULL, and verifies
- * it, if session_verifies(). */
+/* Copies the gradient of a reserved tensor from `from`, unless that is NULL, or rounds it if
+ * it travels as bf16, and verifies it, if session_verifies(). */
 void session_take(struct tern_slot *slot, uint32_t id, const float *from);
+/* True if session_take() has something to do. */
+bool session_goes_through(const struct tern_slot *slot, uint32_t id, const float *from);
 bool session_verifies(const struct tern_slot *slot);
 /* The gradient is complete: sends it, if the slot is not verified. */
 void session_pushed(struct tern_slot *slot, uint32_t id);

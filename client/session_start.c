@@ -68,6 +68,11 @@ static int grow(struct tern_session *s)
 	return 0;
 }
 
+static bool is_wire_type(enum tern_dtype dtype)
+{
+	return dtype == TERN_DTYPE_NONE || dtype == TERN_F32 || dtype == TERN_BF16;
+}
+
 int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_opts *opts,
 	size_t opts_bytes, uint32_t *id)
 {
@@ -95,6 +100,11 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 		return session_complain(s, -EINVAL,
 			"tensor %s: expected dtype f32, got %s", o.name,
 			tern_dtype_name(o.shape.dtype));
+	if (!is_wire_type(o.push) || !is_wire_type(o.pull))
+		return session_complain(s, -EINVAL,
+			"tensor %s: %s: expected f32 or bf16, got %s", o.name,
+			is_wire_type(o.push) ? "pull" : "push",
+			tern_dtype_name(is_wire_type(o.push) ? o.pull : o.push));
 	if ((o.init == TERN_INIT_GIVEN) != (o.values != NULL))
 		return session_complain(s, -EINVAL, "tensor %s: expected %s", o.name,
 			o.values ? "no values, as its init is not TERN_INIT_GIVEN"
@@ -118,7 +128,9 @@ int tern_session_tensor_sized(struct tern_session *s, const struct tern_tensor_o
 		.first = *id, /* until the tensors are sorted */
 		.init = o.init,
 		.a = (float)o.a,
-		.b = (float)o.b};
+		.b = (float)o.b,
+		.push_bf16 = o.push == TERN_BF16,
+		.pull_bf16 = o.pull == TERN_BF16};
 	return 0;
 }
 

@@ -57,14 +57,11 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 {
 	const struct tern_chunk *c = &w->plan.chunks[chunk];
 	struct gradient_part *part = &room->parts[chunk];
-	struct tern_tensor tensor = {
-		.buf = room->gradient, .shape = tern_shape_1d(TERN_F32, c->count)};
+	struct tern_tensor tensor = rooms_tensor(room, chunk);
 	uint64_t step = w->job.mode == TERN_MODE_ASYNC
 				? w->version
 				: slot_id(w, w->version, room->slot);
 
-	tensor.buf.offset += c->first * sizeof(float);
-	tensor.buf.bytes = c->count * sizeof(float);
 	if (marks_send(w, chunk, step))
 		tensor.shape = tern_marks_shape(&tensor.shape);
 	part->room = room;

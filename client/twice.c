@@ -7,17 +7,17 @@
 static json_t *digests_for(
 	const struct tern_worker *w, const struct room *room, uint32_t server)
 {
-	const float *gradient = tern_vector(&room->gradient);
 	json_t *list = json_array();
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < w->plan.chunk_count && count < TERN_TWICE_MAX; i++) {
 		const struct tern_chunk *c = &w->plan.chunks[i];
+		struct tern_tensor sent = rooms_tensor(room, i);
 
 		if (c->server != server)
 			continue;
 		json_array_append_new(list, json_integer((json_int_t)tern_twice_digest(
-						    c, gradient + c->first)));
+						    c, tern_buf_ptr(&sent.buf))));
 		count++;
 	}
 	return list;

@@ -49,6 +49,14 @@ void verify_unpushed(struct verify *v, uint32_t id)
 	}
 }
 
+void verify_see(struct verify *v, uint32_t id, const float *values, size_t bytes)
+{
+	if (v->phase == VERIFY_FIRST)
+		v->digests[id] = tern_digest(values, bytes);
+	else if (v->phase == VERIFY_SECOND)
+		v->digests[id] ^= tern_digest(values, bytes);
+}
+
 void verify_again(struct verify *v, double loss)
 {
 	tern_assert(v->phase == VERIFY_FIRST);

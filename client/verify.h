@@ -43,6 +43,9 @@ void verify_begin(struct verify *v);
 void verify_take(
 	struct verify *v, uint32_t id, float *to, const float *from, size_t bytes);
 
+/* As verify_take(), but copies nothing. */
+void verify_see(struct verify *v, uint32_t id, const float *values, size_t bytes);
+
 /* The program does not push this tensor: that differs from any gradient. */
 void verify_unpushed(struct verify *v, uint32_t id);
 

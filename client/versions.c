@@ -3,10 +3,15 @@
  * Parameters arrive chunk by chunk, directly in one of two flat buffers: version v in
  * buffer v mod 2. The receives of v+1 are posted when v is complete and all slots that
  * were begun from version v-1, whose buffer they use, are computed.
+ *
+ * A chunk that travels as bf16 arrives at the begin of its place and is widened there. The
+ * last version of this worker travels as float32 in any case.
  */
 #include "client/worker_state.h"
 
 #include <errno.h>
+
+#include "kernels/bf16.h"
 
 int versions_init(struct tern_worker *w)
 {
@@ -77,6 +82,39 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 	slots_begin(w);
 }
 
+/* True if this chunk of a version travels as bf16. */
+static bool is_bf16(
+	const struct tern_worker *w, const struct tern_chunk *chunk, uint64_t version)
+{
+	return chunk->pull_bf16 && version < w->my_steps;
+}
+
+static uint64_t bytes_of(
+	const struct tern_worker *w, const struct tern_chunk *chunk, uint64_t version)
+{
+	return chunk->count *
+	       (is_bf16(w, chunk, version) ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Checks what has arrived for a chunk; else ends the job. */
+static bool is_right(struct tern_worker *w, const struct version_part *part)
+{
+	uint32_t number = (uint32_t)(part - w->parts[part->parity]);
+	const struct tern_chunk *chunk = &w->plan.chunks[number];
+	const struct tern_req *req = &part->req;
+	enum tern_dtype dtype = is_bf16(w, chunk, part->version) ? TERN_BF16 : TERN_F32;
+	uint64_t bytes = bytes_of(w, chunk, part->version);
+
+	if (req->bytes == bytes && req->shape.dtype == dtype)
+		return true;
+	worker_fail(w, -EPROTO,
+		"server %u sent %llu bytes, %s, for chunk %u: expected %llu bytes, %s",
+		chunk->server, (unsigned long long)req->bytes,
+		tern_dtype_name(req->shape.dtype), number, (unsigned long long)bytes,
+		tern_dtype_name(dtype));
+	return false;
+}
+
 static void arrived(struct tern_req *req)
 {
 	struct version_part *part = req->arg;
@@ -90,16 +128,11 @@ static void arrived(struct tern_req *req)
 		worker_failed(w, number, req->status);
 		return;
 	}
-	if (req->bytes != chunk->count * sizeof(float) || req->shape.dtype != TERN_F32) {
-		worker_fail(w, -EPROTO,
-			"server %u sent %llu bytes, %s, for chunk %u: expected %llu "
-			"bytes, %s",
-			chunk->server, (unsigned long long)req->bytes,
-			tern_dtype_name(req->shape.dtype), number,
-			(unsigned long long)(chunk->count * sizeof(float)),
-			tern_dtype_name(TERN_F32));
+	if (!is_right(w, part))
 		return;
-	}
+	if (is_bf16(w, chunk, part->version))
+		tern_bf16_widen_in_place(
+			tern_vector(&w->w[part->parity]) + chunk->first, chunk->count);
 	w->byte_count += req->bytes;
 	part->is_here = true;
 	early_arrived(w);
@@ -129,7 +162,7 @@ void versions_receive(struct tern_worker *w, uint64_t version)
 		part->req.done = arrived;
 		part->req.arg = part;
 		room.offset += c->first * sizeof(float);
-		room.bytes = c->count * sizeof(float);
+		room.bytes = bytes_of(w, c, version);
 		tern_recv(w->servers[c->server].data, &part->req, c->parameter_key,
 			version, &room, NULL, 0);
 	}

@@ -466,6 +466,8 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 	r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
 	if (r == 0)
 		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
+	if (r == 0 && w->plan.bf16_count)
+		r = rooms_init_bf16(w);
 	if (r == 0)
 		r = finish_init(w);
 	if (r == 0)
@@ -492,7 +494,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	tern_list_init(&w->end_call.node);
 	r = tern_ps_job_copy(&w->job, opts->job);
 	if (r == 0)
-		r = tern_plan_init(&w->plan, w->job.element_count, w->job.server_count);
+		r = tern_plan_init(&w->plan, &w->job);
 	if (r == 0) {
 		w->my_steps = tern_ps_job_steps_of(&w->job, opts->index);
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
@@ -528,6 +530,7 @@ void tern_worker_free(struct tern_worker *w)
 	give_fini(w);
 	versions_fini(w);
 	tern_pool_free(w->pool);
+	tern_pool_free(w->bf16_pool);
 	tern_pool_free(w->talk_pool);
 	tern_plan_fini(&w->plan);
 	tern_ps_job_fini(&w->job);

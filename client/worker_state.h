@@ -96,7 +96,9 @@ struct room { /* buffer of one gradient */
 	enum room_state state;
 	/* The slot whose gradient the computer computes into this buffer (compute.h). */
 	struct tern_work work;
-	struct tern_buf gradient;    /* gradient of all parameters */
+	struct tern_buf gradient; /* gradient of all parameters */
+	/* The chunks that are sent as bf16, one after the other (struct tern_chunk). */
+	struct tern_buf bf16;
 	struct gradient_part *parts; /* one entry per chunk */
 	uint32_t sends_out;          /* number of chunks whose sends have not ended */
 	/* Version of the parameters from which the gradient is computed, and its slot. */
@@ -133,6 +135,7 @@ struct tern_worker {
 	enum worker_state state;
 	struct worker_server *servers;
 	struct tern_pool *talk_pool, *pool;
+	struct tern_pool *bf16_pool; /* rooms.c; NULL: no gradient is sent as bf16 */
 
 	/* versions.c */
 	struct tern_buf w[2];
@@ -309,6 +312,10 @@ bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step);
 void twice_say(struct tern_worker *w, const struct room *room);
 
 /* rooms.c */
+/* Makes the pool for what is sent as bf16. */
+int rooms_init_bf16(struct tern_worker *w);
+/* The part of a gradient that chunk number `chunk` is, as a tensor that can be sent. */
+struct tern_tensor rooms_tensor(const struct room *room, uint32_t chunk);
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With
  * `late`, the buffer is not announced to the computer, which may be busy. */
 int rooms_add(struct tern_worker *w, bool late);

@@ -305,7 +305,7 @@ int tern_shared_push(struct tern_shared *shared, struct tern_slot *slot, uint32_
 	if (r < 0)
 		return r;
 	r = session_reserve(slot, id);
-	if (r == 0 && (from || session_verifies(slot))) {
+	if (r == 0 && session_goes_through(slot, id, from)) {
 		/* The gradient is gone through without the lock, so that other threads
 		 * need not wait for it. */
 		shared_leave(shared);

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/bf16.h"
 #include "kernels/variants.h"
 
 #define PASTE_(a, b) a##b
@@ -170,21 +171,14 @@ static inline float float_of(uint32_t u)
 
 static void f32_to_bf16(uint16_t *dst, const float *src, size_t count)
 {
-	for (size_t j = 0; j < count; j++) {
-		uint32_t u = bits_of(src[j]);
-		uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-		/* Sets the quiet bit, so that a NaN stays a NaN when its low bits are cut
-		 * off. */
-		uint32_t quiet = (u >> 16) | 0x40;
-
-		dst[j] = (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
-	}
+	for (size_t j = 0; j < count; j++)
+		dst[j] = tern_bf16_of(src[j]);
 }
 
 static void bf16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
 	for (size_t j = 0; j < count; j++)
-		dst[j] = float_of((uint32_t)src[j] << 16);
+		dst[j] = tern_bf16_value(src[j]);
 }
 
 /*

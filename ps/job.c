@@ -119,7 +119,7 @@ static json_t *or_null(json_t *value)
 
 /* Numbers that the kind of initial values does not use are 0. A tensor with given values
  * has a digest in place of them. */
-static json_t *encode_param(const struct tern_param *p)
+static json_t *encode_values(const struct tern_param *p)
 {
 	json_t *dims = json_array();
 	unsigned arguments = tern_init_arguments(p->init);
@@ -137,6 +137,18 @@ static json_t *encode_param(const struct tern_param *p)
 		or_null(json_real(arguments > 0 ? (double)p->a : 0.0)), "b",
 		or_null(json_real(arguments > 1 ? (double)p->b : 0.0)), "rule",
 		(json_int_t)p->rule);
+}
+
+/* "push" and "pull" are there only if they are not f32. */
+static json_t *encode_param(const struct tern_param *p)
+{
+	json_t *root = encode_values(p);
+
+	if (p->push_bf16)
+		json_object_set_new(root, "push", json_string("bf16"));
+	if (p->pull_bf16)
+		json_object_set_new(root, "pull", json_string("bf16"));
+	return root;
 }
 
 static json_t *encode_schedule(const struct tern_schedule *s)
@@ -383,13 +395,28 @@ static int decode_init(const json_t *root, struct tern_param *p, struct tern_ps_
 	return 0;
 }
 
+/* Reads the type that gradients ("push") or values ("pull") have on the wire. */
+static int decode_wire(
+	const json_t *root, const char *field, bool *bf16, struct tern_ps_text *why)
+{
+	const json_t *value = json_object_get(root, field);
+	const char *name = json_string_value(value);
+
+	*bf16 = name && strcmp(name, "bf16") == 0;
+	if (!value || *bf16 || (name && strcmp(name, "f32") == 0))
+		return 0;
+	return bad_value(why, root, field, "\"f32\" or \"bf16\"");
+}
+
 /* p->name points into `root`. */
 static int decode_param(const json_t *root, uint32_t number, struct tern_param *p,
 	struct tern_ps_text *why)
 {
 	if (decode_name(root, number, p, why) < 0)
 		return -EINVAL;
-	if (decode_shape(root, p, why) < 0 || decode_init(root, p, why) < 0)
+	if (decode_shape(root, p, why) < 0 || decode_init(root, p, why) < 0 ||
+		decode_wire(root, "push", &p->push_bf16, why) < 0 ||
+		decode_wire(root, "pull", &p->pull_bf16, why) < 0)
 		return bad_tensor(why, p);
 	return 0;
 }

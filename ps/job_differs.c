@@ -115,6 +115,21 @@ static bool inits_are_equal(const struct tern_param *p, const struct tern_param 
 	       (arguments < 2 || memcmp(&p->b, &q->b, sizeof(p->b)) == 0);
 }
 
+/* Compares the types that a tensor has on the wire. */
+static bool wire_differs(const struct tern_param *p, const struct tern_param *q,
+	const char *who, struct tern_ps_text *why)
+{
+	bool pushes = p->push_bf16 != q->push_bf16;
+	bool theirs = pushes ? q->push_bf16 : q->pull_bf16;
+
+	if (!pushes && p->pull_bf16 == q->pull_bf16)
+		return false;
+	snprintf(why->text, sizeof(why->text), "tensor %s: %s %s it as %s, the job as %s",
+		TERN_TENSOR_SHOWN(p->name), who, pushes ? "pushes" : "pulls",
+		theirs ? "bf16" : "f32", theirs ? "f32" : "bf16");
+	return true;
+}
+
 /* Compares two tensors of the same name. */
 static bool param_differs(const struct tern_param *p, const struct tern_param *q,
 	const char *who, struct tern_ps_text *why)
@@ -135,6 +150,8 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 			TERN_TENSOR_SHOWN(p->name), who, q->rule, p->rule);
 		return true;
 	}
+	if (wire_differs(p, q, who, why))
+		return true;
 	if (inits_are_equal(p, q))
 		return false;
 	if (p->digest && q->digest) {

@@ -26,6 +26,9 @@ struct tern_param {
 	 * compared. */
 	uint64_t digest;
 	uint32_t rule; /* number of its optimizer: see struct tern_ps_job */
+	/* Gradients, or values, of the tensor travel as bf16; else as f32. The servers have
+	 * f32 in any case. */
+	bool push_bf16, pull_bf16;
 };
 
 /* "zeros", "constant", "uniform", "normal" or "given"; "unknown" for a value that is no

@@ -1,16 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ps/sum.h"
 
-#include <stdbool.h>
-
 #include "base/util.h"
 
 #define PIECE 2048u /* elements: 8 KiB of each operand at a time */
 
-/* Adds up src[0..n) in the order of the tree, for the `count` elements that start at
+struct inputs {
+	const float *const *vectors;
+	unsigned count;
+	bool bf16; /* the vectors are bf16 */
+};
+
+/* Adds up the vectors in the order of the tree, for the `count` elements that start at
  * `at`, into dst. */
-static void sum_tree(const struct tern_kernels *k, float *dst, const float *const *src,
-	unsigned n, uint64_t at, size_t count);
+static void sum_tree(const struct tern_kernels *k, float *dst, struct inputs src,
+	uint64_t at, size_t count);
+
+/* The elements of a vector from number `at` on, as float32: where they are, or widened into
+ * `room`. */
+static const float *piece(const struct tern_kernels *k, float *room, const float *vector,
+	bool bf16, uint64_t at, size_t count)
+{
+	if (!bf16)
+		return vector + at;
+	k->bf16_to_f32(room, (const uint16_t *)(const void *)vector + at, count);
+	return room;
+}
 
 /*
  * Computes the inputs of the last addition: the sums of at most TERN_SUM_MAX subtrees,
@@ -18,29 +33,33 @@ static void sum_tree(const struct tern_kernels *k, float *dst, const float *cons
  * are the gradients themselves; otherwise they are computed into `room`.
  */
 static unsigned top(const struct tern_kernels *k, const float **in, float (*room)[PIECE],
-	const float *const *src, unsigned n, uint64_t at, size_t count)
+	struct inputs src, uint64_t at, size_t count)
 {
-	unsigned span = 1, groups = 0;
+	unsigned span = 1, groups = 0, n = src.count;
 
 	while (n > span * TERN_SUM_MAX)
 		span *= TERN_SUM_MAX;
 	for (unsigned lo = 0; lo < n; lo += span, groups++) {
 		if (span == 1) {
-			in[groups] = src[lo] + at;
+			in[groups] = piece(
+				k, room[groups], src.vectors[lo], src.bf16, at, count);
 			continue;
 		}
-		sum_tree(k, room[groups], src + lo, TERN_MIN(span, n - lo), at, count);
+		sum_tree(k, room[groups],
+			(struct inputs){
+				src.vectors + lo, TERN_MIN(span, n - lo), src.bf16},
+			at, count);
 		in[groups] = room[groups];
 	}
 	return groups;
 }
 
-static void sum_tree(const struct tern_kernels *k, float *dst, const float *const *src,
-	unsigned n, uint64_t at, size_t count)
+static void sum_tree(const struct tern_kernels *k, float *dst, struct inputs src,
+	uint64_t at, size_t count)
 {
 	float room[TERN_SUM_MAX][PIECE];
 	const float *in[TERN_SUM_MAX];
-	unsigned groups = top(k, in, room, src, n, at, count);
+	unsigned groups = top(k, in, room, src, at, count);
 
 	k->sum(dst, in, groups, 1.0f, count);
 }
@@ -49,37 +68,54 @@ void tern_update_run(const struct tern_update *u)
 {
 	float room[TERN_SUM_MAX][PIECE];
 	const float *in[TERN_SUM_MAX];
-
+	const struct inputs src = {u->gradients, u->gradient_count, u->bf16};
 	const uint64_t end = u->first + u->count;
 
 	for (uint64_t at = u->first; at < end; at += PIECE) {
 		size_t n = TERN_MIN((uint64_t)PIECE, end - at);
-		unsigned groups =
-			top(u->kernels, in, room, u->gradients, u->gradient_count, at, n);
+		unsigned groups = top(u->kernels, in, room, src, at, n);
 
 		u->kernels->update(u->optimizer, u->step, u->w_out + at, u->w_in + at,
 			u->m ? u->m + at : NULL, u->v ? u->v + at : NULL, in, groups,
 			u->scale, u->clip, n);
+		if (u->w_bf16)
+			u->kernels->f32_to_bf16(u->w_bf16 + at, u->w_out + at, n);
 	}
 }
 
 double tern_sum_run(const struct tern_kernels *kernels, float *dst,
-	const float *const *gradients, unsigned gradient_count, float scale,
+	const float *const *gradients, unsigned gradient_count, bool bf16, float scale,
 	uint64_t count)
 {
 	float room[TERN_SUM_MAX][PIECE];
 	const float *in[TERN_SUM_MAX];
+	const struct inputs src = {gradients, gradient_count, bf16};
 	double squares = 0;
 
 	for (uint64_t at = 0; at < count; at += PIECE) {
 		size_t n = TERN_MIN((uint64_t)PIECE, count - at);
-		unsigned groups =
-			top(kernels, in, room, gradients, gradient_count, at, n);
+		unsigned groups = top(kernels, in, room, src, at, n);
 
 		kernels->sum(dst + at, in, groups, scale, n);
 		squares += kernels->sum_squares(dst + at, n);
 	}
 	return squares;
+}
+
+void tern_sum_bf16(const struct tern_kernels *kernels, float *dst,
+	const float *const *gradients, unsigned gradient_count, uint64_t count)
+{
+	float room[TERN_SUM_MAX][PIECE];
+	const float *in[TERN_SUM_MAX];
+	const struct inputs src = {gradients, gradient_count, true};
+
+	/* From the end to the begin: a piece of dst overwrites only elements of a gradient in
+	 * dst's first half that were read before. */
+	for (uint64_t end = count, at; end > 0; end = at) {
+		at = (end - 1) / PIECE * PIECE;
+		kernels->sum(dst + at, in, top(kernels, in, room, src, at, end - at),
+			1.0f, end - at);
+	}
 }
 
 /* ---- folding, in the order of the gradients ---- */
@@ -137,7 +173,8 @@ uint32_t tern_sum_fold_start(uint32_t n, uint32_t folded)
 }
 
 void tern_sum_fold(float *const *places, uint32_t n, uint32_t folded,
-	void (*add)(void *arg, float *dst, const float *const *in, unsigned count),
+	void (*add)(void *arg, float *dst, const float *const *in, unsigned count,
+		bool gradients),
 	void *arg)
 {
 	uint32_t end = tern_sum_folded_next(n, folded), top = tern_sum_span(n);
@@ -149,7 +186,7 @@ void tern_sum_fold(float *const *places, uint32_t n, uint32_t folded,
 
 		for (uint32_t i = start; i < end; i += span)
 			in[groups++] = places[i];
-		if (groups > 1)
-			add(arg, places[start], in, groups);
+		if (groups > 1 || span == 1)
+			add(arg, places[start], in, groups, span == 1);
 	}
 }

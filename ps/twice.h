@@ -19,8 +19,9 @@
 
 static inline uint64_t tern_twice_digest(const struct tern_chunk *c, const void *gradient)
 {
-	return tern_digest(
-		gradient, TERN_MIN(c->count * sizeof(float), (uint64_t)TERN_TWICE_BYTES));
+	uint64_t bytes = c->count * (c->push_bf16 ? sizeof(uint16_t) : sizeof(float));
+
+	return tern_digest(gradient, TERN_MIN(bytes, (uint64_t)TERN_TWICE_BYTES));
 }
 
 #endif

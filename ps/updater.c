@@ -100,13 +100,22 @@ static int chunk_new(struct tern_updater *u, const struct tern_updater_opts *opt
 	return 0;
 }
 
-/* The segment is skipped. */
-static void keep(
-	const struct tern_updater_step *step, const struct tern_updater_segment *s)
+/* True if updates and sums take gradients of bf16, and no partial sums. */
+static bool inputs_are_bf16(const struct tern_updater_chunk *chunk)
 {
+	return chunk->opts.bf16 && !chunk->opts.folds;
+}
+
+/* The segment is skipped. */
+static void keep(const struct tern_kernels *kernels, const struct tern_updater_step *step,
+	const struct tern_updater_segment *s)
+{
+	const float *w = step->w_in + s->first;
+
 	if (step->w_out != step->w_in)
-		memcpy(step->w_out + s->first, step->w_in + s->first,
-			s->count * sizeof(*step->w_out));
+		memcpy(step->w_out + s->first, w, s->count * sizeof(*w));
+	if (step->w_bf16)
+		kernels->f32_to_bf16(step->w_bf16 + s->first, w, s->count);
 }
 
 static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
@@ -121,8 +130,10 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 		.v = c->v,
 		.gradients = step->gradients ? step->gradients : &mean,
 		.gradient_count = step->gradients ? step->gradient_count : 1,
+		.bf16 = step->gradients && inputs_are_bf16(chunk),
 		.scale = step->gradients ? step->scale : 1.0f,
-		.clip = step->clip};
+		.clip = step->clip,
+		.w_bf16 = step->w_bf16};
 
 	for (unsigned i = 0; i < tern_updater_step_segment_count(&chunk->opts, step);
 		i++) {
@@ -130,7 +141,7 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 			tern_updater_step_segment(&chunk->opts, step, i);
 
 		if (!s.optimizer) {
-			keep(step, &s);
+			keep(update.kernels, step, &s);
 			continue;
 		}
 		update.optimizer = s.optimizer;
@@ -147,26 +158,30 @@ static int sum(struct tern_updater *u, struct tern_updater_chunk *chunk,
 	double *squares)
 {
 	*squares = tern_sum_run(cpu_of(u)->kernels, chunk_of(chunk)->mean, gradients,
-		gradient_count, scale, chunk->opts.count);
+		gradient_count, inputs_are_bf16(chunk), scale, chunk->opts.count);
 	return 0;
 }
 
 struct adder {
 	const struct tern_kernels *kernels;
 	uint64_t count; /* elements */
+	bool bf16;      /* gradients are bf16 */
 };
 
-static void add(void *arg, float *dst, const float *const *in, unsigned n)
+static void add(void *arg, float *dst, const float *const *in, unsigned n, bool gradients)
 {
 	const struct adder *adder = arg;
 
-	adder->kernels->sum(dst, in, n, 1.0f, adder->count);
+	if (gradients && adder->bf16)
+		tern_sum_bf16(adder->kernels, dst, in, n, adder->count);
+	else if (n > 1)
+		adder->kernels->sum(dst, in, n, 1.0f, adder->count);
 }
 
 void tern_updater_fold_on_cpu(const struct tern_kernels *kernels, float *const *places,
-	uint32_t gradient_count, uint32_t folded, uint64_t count)
+	uint32_t gradient_count, uint32_t folded, uint64_t count, bool bf16)
 {
-	struct adder adder = {kernels, count};
+	struct adder adder = {kernels, count, bf16};
 
 	tern_sum_fold(places, gradient_count, folded, add, &adder);
 }
@@ -174,8 +189,8 @@ void tern_updater_fold_on_cpu(const struct tern_kernels *kernels, float *const *
 static int fold(struct tern_updater *u, struct tern_updater_chunk *chunk,
 	float *const *places, uint32_t gradient_count, uint32_t folded)
 {
-	tern_updater_fold_on_cpu(
-		cpu_of(u)->kernels, places, gradient_count, folded, chunk->opts.count);
+	tern_updater_fold_on_cpu(cpu_of(u)->kernels, places, gradient_count, folded,
+		chunk->opts.count, chunk->opts.bf16);
 	return 0;
 }
 
@@ -185,6 +200,12 @@ static int copy(struct tern_updater *u, struct tern_updater_chunk *chunk, float 
 	(void)u;
 	memcpy(to, from, chunk->opts.count * sizeof(*to));
 	return 0;
+}
+
+static void narrow(struct tern_updater *u, struct tern_updater_chunk *chunk, uint16_t *to,
+	const float *from)
+{
+	cpu_of(u)->kernels->f32_to_bf16(to, from, chunk->opts.count);
 }
 
 static void cpu_free(struct tern_updater *u)
@@ -201,6 +222,7 @@ int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater
 		.sum = sum,
 		.fold = fold,
 		.copy = copy,
+		.narrow = narrow,
 		.free = cpu_free,
 	};
 	struct cpu_updater *u = calloc(1, sizeof(*u));

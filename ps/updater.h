@@ -45,6 +45,11 @@ struct tern_updater_opts { /* options of a chunk */
 	unsigned gradient_count; /* most gradients of one sum */
 	bool two_phase;          /* tern_updater_sum() will be used */
 	bool on_device; /* parameters and gradients are in memory of the updater's GPU */
+	/* Gradients are bf16. Only for an updater that takes it: tern_updater_takes_bf16(). */
+	bool bf16;
+	/* All gradients are folded: tern_updater_update() and tern_updater_sum() take partial
+	 * sums, which are float32 in any case. */
+	bool folds;
 };
 
 struct tern_updater_chunk {
@@ -64,6 +69,7 @@ struct tern_updater_step {
 	const float *const *gradients;
 	unsigned gradient_count;
 	float scale, clip; /* as in struct tern_kernels */
+	uint16_t *w_bf16;  /* NULL, or room for w_out rounded to bf16 */
 };
 
 static inline unsigned tern_updater_segment_count(const struct tern_updater_opts *opts)
@@ -119,6 +125,8 @@ struct tern_updater_ops {
 		float *const *places, uint32_t gradient_count, uint32_t folded);
 	int (*copy)(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
 		const float *from);
+	void (*narrow)(struct tern_updater *u, struct tern_updater_chunk *c, uint16_t *to,
+		const float *from);
 	void (*pin)(struct tern_updater *u, void *base, uint64_t bytes);
 	void (*unpin)(struct tern_updater *u);
 	void (*take_note)(struct tern_updater *u, char *note, size_t bytes);
@@ -136,10 +144,10 @@ struct tern_updater {
 /* Makes the updater that computes on the CPU. Errors: -ENOMEM. */
 int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater **out);
 
-/* Calls tern_sum_fold() for vectors of `count` elements in host memory. Used by the
- * updaters themselves. */
+/* Calls tern_sum_fold() for vectors of `count` elements in host memory. `bf16`: gradients
+ * are bf16. Used by the updaters themselves. */
 void tern_updater_fold_on_cpu(const struct tern_kernels *kernels, float *const *places,
-	uint32_t gradient_count, uint32_t folded, uint64_t count);
+	uint32_t gradient_count, uint32_t folded, uint64_t count, bool bf16);
 
 static inline void tern_updater_free(struct tern_updater *u)
 {
@@ -193,6 +201,19 @@ static inline int tern_updater_copy(struct tern_updater *u, struct tern_updater_
 	float *to, const float *from)
 {
 	return u->ops->copy(u, c, to, from);
+}
+
+/* True if chunks may have gradients of bf16, and their values may be rounded to it. */
+static inline bool tern_updater_takes_bf16(const struct tern_updater *u)
+{
+	return u->ops->narrow;
+}
+
+/* Rounds a vector of the chunk's size to bf16. */
+static inline void tern_updater_narrow(struct tern_updater *u,
+	struct tern_updater_chunk *c, uint16_t *to, const float *from)
+{
+	u->ops->narrow(u, c, to, from);
 }
 
 /* Page-locks host memory that will hold parameters or gradients, until

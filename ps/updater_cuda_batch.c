@@ -224,12 +224,14 @@ struct fold {
 	uint64_t count;
 };
 
-static void add(void *arg, float *dst, const float *const *in, unsigned n)
+static void add(void *arg, float *dst, const float *const *in, unsigned n, bool gradients)
 {
 	const struct fold *f = arg;
 
-	KERNEL(f->batch,
-		tern_cuda_sum(f->batch->lane->kernels, dst, in, n, 1.0f, f->count));
+	(void)gradients;
+	if (n > 1)
+		KERNEL(f->batch, tern_cuda_sum(f->batch->lane->kernels, dst, in, n, 1.0f,
+					 f->count));
 }
 
 static void put_fold(struct batch *b, const struct call *call)
@@ -609,7 +611,7 @@ int cuda_updater_fold(struct tern_updater *u, struct tern_updater_chunk *c,
 	if (c->opts.on_device)
 		return run(cuda_updater_of(u), &call);
 	tern_updater_fold_on_cpu(
-		tern_kernels_cpu(), places, gradient_count, folded, c->opts.count);
+		tern_kernels_cpu(), places, gradient_count, folded, c->opts.count, false);
 	return 0;
 }
 

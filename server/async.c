@@ -176,8 +176,8 @@ static void copy_sent(struct tern_req *req)
 static void send_copy(struct stream *t)
 {
 	struct chunk *c = t->chunk;
-	struct tern_tensor tensor = {
-		.buf = t->copy, .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+	struct tern_tensor tensor =
+		chunk_tensor(c, &t->copy, chunk_pulls_bf16(c, t->step, t->worker));
 
 	if (c->server->workers[t->worker]->gone)
 		return;
@@ -187,6 +187,26 @@ static void send_copy(struct stream *t)
 	t->parameter_req.arg = t;
 	tern_send(c->server->workers[t->worker]->data, &t->parameter_req,
 		c->plan->parameter_key, t->step, &tensor, NULL, 0);
+}
+
+/* The worker's step whose parameters the stream's present turn makes. */
+static uint64_t next_step(const struct stream *t)
+{
+	if (t->held)
+		return t->step;
+	return t->step == BEFORE_FIRST ? 0 : t->step + 1;
+}
+
+/* Copies the chunk for the stream's worker, as bf16 if it is sent so. */
+static void copy(struct chunk *c, const struct stream *t)
+{
+	struct tern_updater *u = c->server->opts.updater;
+
+	if (chunk_pulls_bf16(c, next_step(t), t->worker))
+		tern_updater_narrow(u, c->kept, tern_buf_ptr(&t->copy), chunk_w(c, 0));
+	else
+		c->status = tern_updater_copy(
+			u, c->kept, tern_vector(&t->copy), chunk_w(c, 0));
 }
 
 /* Takes the first ready stream: applies its gradient to the chunk in place, unless this
@@ -201,8 +221,7 @@ static void apply_one(struct tern_task *task)
 	if (!t->pulled)
 		chunk_apply(c, 0, 0, &gradient, 1, 1.0f, 1.0f);
 	if (c->status == 0 && c->copies)
-		c->status = tern_updater_copy(c->server->opts.updater, c->kept,
-			tern_vector(&t->copy), chunk_w(c, 0));
+		copy(c, t);
 }
 
 /* Number of the worker's steps that were applied to the chunk. t->step is larger after a
@@ -286,8 +305,7 @@ static void one_applied(struct tern_task *task)
 		count_applied(c, s->workers[t->worker]);
 	if (s->over)
 		return;
-	if (!t->held)
-		t->step = t->step == BEFORE_FIRST ? 0 : t->step + 1;
+	t->step = next_step(t);
 	t->pulled = t->held = t->marked = false;
 	if (c->copies)
 		send_copy(t);
@@ -361,14 +379,16 @@ static void receive(struct stream *t)
 {
 	struct chunk *c = t->chunk;
 	struct tern_server *s = c->server;
+	struct tern_buf room = t->gradient;
 
 	if (t->step >= tern_ps_job_steps_of(&s->job, t->worker) ||
 		s->workers[t->worker]->gone)
 		return;
+	room.bytes = chunk_gradient_bytes(c);
 	t->gradient_req.done = gradient_arrived;
 	t->gradient_req.arg = t;
 	tern_recv(s->workers[t->worker]->data, &t->gradient_req, c->plan->gradient_key,
-		t->step, &t->gradient, NULL, 0);
+		t->step, &room, NULL, 0);
 }
 
 void async_start(struct tern_server *s)

@@ -121,6 +121,8 @@ static void look(struct tern_task *task)
 	}
 	if (on_device)
 		free(values);
+	else
+		chunk_round(c, 0);
 }
 
 static void lose_for_wrong_value(struct tern_server *s)

@@ -42,8 +42,7 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	s->index = index;
 	*s->opts.updater->error = '\0';
 	s->workers = calloc(job->workers, sizeof(struct server_peer *));
-	r = s->workers ? tern_plan_init(&s->plan, job->element_count, job->server_count)
-		       : -ENOMEM;
+	r = s->workers ? tern_plan_init(&s->plan, &s->job) : -ENOMEM;
 	if (r == 0)
 		r = shard_init(s);
 	if (r == 0)

@@ -180,8 +180,12 @@ struct chunk {
 	uint32_t number; /* index of the chunk in server->plan.chunks */
 	enum chunk_state state;
 	uint64_t version;
-	/* Parameters, by parity of the version; async: w[0] only. */
+	/* Parameters, by parity of the version; async, and if they are sent as bf16: w[0]
+	 * only. */
 	struct tern_buf w[2];
+	/* sync: the parameters rounded to bf16, by parity of the version, if they are sent
+	 * so. */
+	struct tern_buf bf16[2];
 	struct tern_updater_chunk *kept; /* state of the optimizer */
 	/* Parts of the chunk with different rules; NULL: the chunk has one rule. */
 	struct tern_updater_segment *segments;
@@ -447,6 +451,15 @@ int shard_init(struct tern_server *s); /* allocates the list of chunks, and thei
 void shard_make(struct tern_server *s);
 bool shard_is_made(const struct tern_server *s);
 void shard_fini(struct tern_server *s);
+/* True if the version travels to the worker as bf16. */
+bool chunk_pulls_bf16(const struct chunk *c, uint64_t version, uint32_t worker);
+/* sync: rounds a version of the chunk to bf16 if it is sent so. */
+void chunk_round(struct chunk *c, uint64_t version);
+/* The chunk's parameters in a buffer, as a tensor that can be sent. */
+struct tern_tensor chunk_tensor(
+	const struct chunk *c, const struct tern_buf *buf, bool bf16);
+/* Bytes of a gradient for the chunk on the wire. */
+uint64_t chunk_gradient_bytes(const struct chunk *c);
 float *chunk_w(const struct chunk *c, uint64_t version);
 /* True if parameters and gradients are in memory of the updater's GPU. */
 bool shard_is_on_device(const struct tern_server *s);

@@ -3,6 +3,10 @@
  * The chunks of this server, in registered memory. In sync mode a chunk has two versions
  * of its parameters, so that one can be sent while the next is made; in async mode it has
  * one, and copies of it are sent. It also has the optimizer's state.
+ *
+ * Parameters that workers pull as bf16 are float32 here, too. In sync mode a chunk of them
+ * changes in place, and has two versions rounded to bf16, which are sent. A worker's last
+ * version is sent as float32 in any case, since results are saved from it.
  */
 #include "server/server_state.h"
 
@@ -15,9 +19,48 @@
 #define STORE_SLAB (64ull << 20)
 #define ROOMS_SLAB (64ull << 20)
 
+/* True if the chunk keeps versions rounded to bf16. */
+static bool has_bf16(const struct chunk *c)
+{
+	return c->plan->pull_bf16 && c->server->job.mode == TERN_MODE_SYNC;
+}
+
 float *chunk_w(const struct chunk *c, uint64_t version)
 {
-	return tern_vector(&c->w[version & 1]);
+	return tern_vector(&c->w[has_bf16(c) ? 0 : version & 1]);
+}
+
+/* Where the chunk's version is, rounded to bf16; NULL: nobody pulls it so. */
+static uint16_t *chunk_bf16(const struct chunk *c, uint64_t version)
+{
+	if (!has_bf16(c) || version >= c->server->job.steps)
+		return NULL;
+	return tern_buf_ptr(&c->bf16[version & 1]);
+}
+
+void chunk_round(struct chunk *c, uint64_t version)
+{
+	uint16_t *to = chunk_bf16(c, version);
+
+	if (to)
+		tern_updater_narrow(
+			c->server->opts.updater, c->kept, to, chunk_w(c, version));
+}
+
+bool chunk_pulls_bf16(const struct chunk *c, uint64_t version, uint32_t worker)
+{
+	return c->plan->pull_bf16 &&
+	       version < tern_ps_job_steps_of(&c->server->job, worker);
+}
+
+struct tern_tensor chunk_tensor(
+	const struct chunk *c, const struct tern_buf *buf, bool bf16)
+{
+	struct tern_tensor tensor = {.buf = *buf,
+		.shape = tern_shape_1d(bf16 ? TERN_BF16 : TERN_F32, c->plan->count)};
+
+	tensor.buf.bytes = c->plan->count * (bf16 ? sizeof(uint16_t) : sizeof(float));
+	return tensor;
 }
 
 bool shard_is_on_device(const struct tern_server *s)
@@ -50,6 +93,7 @@ static int set_initial(struct chunk *c)
 
 	if (!shard_is_on_device(c->server)) {
 		fill(c, chunk_w(c, 0));
+		chunk_round(c, 0);
 		return 0;
 	}
 	values = calloc(c->plan->count, sizeof(*values));
@@ -120,7 +164,9 @@ static int make_state(struct chunk *c)
 	struct tern_updater_opts opts = {.count = c->plan->count,
 		.gradient_count = s->job.mode == TERN_MODE_SYNC ? inputs_of(s) : 1,
 		.two_phase = s->job.clip_norm > 0,
-		.on_device = shard_is_on_device(s)};
+		.on_device = shard_is_on_device(s),
+		.bf16 = c->plan->push_bf16,
+		.folds = s->job.mode == TERN_MODE_SYNC && s->window < s->job.slots};
 	int r = find_rules(c, &opts);
 
 	return r < 0 ? r : tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
@@ -154,18 +200,28 @@ static unsigned versions_of(const struct tern_ps_job *job)
 	return job->mode == TERN_MODE_ASYNC ? 1 : 2;
 }
 
-static int init_chunk(struct chunk *c)
+static int make_versions(struct chunk *c)
 {
 	struct tern_pool *store = c->server->store;
-	int r;
+	unsigned count = has_bf16(c) ? 1 : versions_of(&c->server->job);
+	int r = 0;
 
-	for (unsigned i = 0; i < versions_of(&c->server->job); i++) {
+	for (unsigned i = 0; i < count && r == 0; i++) {
 		r = tern_pool_get(store, c->plan->count * sizeof(float), &c->w[i]);
-		if (r < 0)
-			return r == -EAGAIN ? -ENOMEM : r;
-		chunk_pin(c, &c->w[i]);
+		if (r == 0)
+			chunk_pin(c, &c->w[i]);
 	}
-	r = make_state(c);
+	for (unsigned i = 0; has_bf16(c) && i < 2 && r == 0; i++)
+		r = tern_pool_get(store, c->plan->count * sizeof(uint16_t), &c->bf16[i]);
+	return r == -EAGAIN ? -ENOMEM : r;
+}
+
+static int init_chunk(struct chunk *c)
+{
+	int r = make_versions(c);
+
+	if (r == 0)
+		r = make_state(c);
 	if (r == 0)
 		r = make_lists(c);
 	if (r == 0)
@@ -224,10 +280,31 @@ static uint64_t vectors_of(const struct tern_ps_job *job)
 	return copies_of(job) + has_m + has_v + (job->clip_norm > 0);
 }
 
-/* Bytes of one copy of a share, including the pool's rounding. */
+/* Bytes of one copy of a share, including the pool's rounding: 64 bytes for each buffer, of
+ * which two versions have three if they are sent as bf16. */
 static uint64_t bytes_of(const struct tern_plan_share *share)
 {
-	return share->element_count * sizeof(float) + share->chunk_count * 64ull;
+	return share->element_count * sizeof(float) + share->chunk_count * 96ull;
+}
+
+/* Checks that the server's updater can handle the types of the job's tensors. */
+static int check_types(const struct tern_server *s, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	for (uint32_t i = 0; i < job->param_count; i++) {
+		const struct tern_param *p = &job->params[i];
+
+		if (tern_updater_takes_bf16(s->opts.updater) ||
+			!(p->push_bf16 || p->pull_bf16))
+			continue;
+		snprintf(why->text, sizeof(why->text),
+			"tensor %.100s: %s: expected f32, got bf16: this server updates "
+			"parameters on %.100s, and only the CPU (--server-device cpu) "
+			"takes bf16",
+			p->name, p->push_bf16 ? "push" : "pull", s->opts.updater->name);
+		return -EINVAL;
+	}
+	return 0;
 }
 
 int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
@@ -237,7 +314,9 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	struct tern_plan_share share;
 	struct tern_plan plan;
 
-	if (tern_plan_measure(&plan, job->element_count, job->server_count) < 0) {
+	if (check_types(s, job, why) < 0)
+		return -EINVAL;
+	if (tern_plan_measure(&plan, job) < 0) {
 		snprintf(why->text, sizeof(why->text),
 			"params: %llu elements are more than a job can have",
 			(unsigned long long)job->element_count);
@@ -245,7 +324,7 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	}
 	if (s->opts.memory_bytes)
 		most = TERN_MIN(most, s->opts.memory_bytes);
-	share = tern_plan_share(&plan, index);
+	share = tern_plan_share(&plan, job, index);
 	if (bytes_of(&share) <= most / vectors_of(job))
 		return 0;
 	snprintf(why->text, sizeof(why->text),
@@ -273,7 +352,7 @@ static void set_window(struct tern_server *s)
 
 int shard_init(struct tern_server *s)
 {
-	struct tern_plan_share share = tern_plan_share(&s->plan, s->index);
+	struct tern_plan_share share = tern_plan_share(&s->plan, &s->job, s->index);
 	int r;
 
 	set_window(s);
@@ -349,8 +428,10 @@ static void fini_chunk(struct chunk *c)
 		tern_pool_put(s->rooms, &g->room);
 	}
 	async_fini(c);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		tern_pool_put(s->store, &c->w[i]);
+		tern_pool_put(s->store, &c->bf16[i]);
+	}
 	tern_updater_chunk_free(s->opts.updater, c->kept);
 	skip_fini(c);
 	free(c->segments);
@@ -384,7 +465,8 @@ void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const
 		.gradients = g,
 		.gradient_count = n,
 		.scale = scale,
-		.clip = clip};
+		.clip = clip,
+		.w_bf16 = chunk_bf16(c, to)};
 
 	skip_prepare(c, &step);
 	c->status = tern_updater_update(c->server->opts.updater, c->kept, &step);
@@ -405,17 +487,23 @@ void chunk_pin(struct chunk *c, const struct tern_buf *buf)
 			tern_mem_bytes(buf->mem));
 }
 
+uint64_t chunk_gradient_bytes(const struct chunk *c)
+{
+	return c->plan->count * (c->plan->push_bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
 bool chunk_takes(const struct chunk *c, uint32_t worker, const struct tern_req *req)
 {
-	uint64_t bytes = c->plan->count * sizeof(float);
+	enum tern_dtype dtype = c->plan->push_bf16 ? TERN_BF16 : TERN_F32;
+	uint64_t bytes = chunk_gradient_bytes(c);
 
-	if (req->status == 0 && req->bytes == bytes && req->shape.dtype == TERN_F32)
+	if (req->status == 0 && req->bytes == bytes && req->shape.dtype == dtype)
 		return true;
 	server_fail(c->server, -EPROTO,
 		"worker %u sent a gradient of %llu bytes, %s, for chunk %u: expected "
 		"%llu bytes, %s",
 		worker, (unsigned long long)req->bytes, tern_dtype_name(req->shape.dtype),
-		c->number, (unsigned long long)bytes, tern_dtype_name(TERN_F32));
+		c->number, (unsigned long long)bytes, tern_dtype_name(dtype));
 	return false;
 }
 
@@ -453,8 +541,12 @@ static void published(struct tern_req *req)
 void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker)
 {
 	unsigned parity = version & 1;
-	struct tern_tensor tensor = {
-		.buf = c->w[parity], .shape = tern_shape_1d(TERN_F32, c->plan->count)};
+	bool bf16 = chunk_pulls_bf16(c, version, worker->index);
+	struct tern_tensor tensor = chunk_tensor(c,
+		bf16          ? &c->bf16[parity]
+		: has_bf16(c) ? &c->w[0]
+			      : &c->w[parity],
+		bf16);
 	struct publication *p =
 		&c->publications[parity * c->server->job.workers + worker->index];
 

@@ -34,6 +34,9 @@
  * memory, and few enough are read so (IN_PLACE_MAX). A worker with more slots needs its
  * buffer for the next one, so other gradients are copied.
  *
+ * A gradient of bf16 fills the first half of its buffer, which has room for a partial sum of
+ * float32.
+ *
  * Exactly once: at most one receive is posted at a time for each (step, slot, chunk), and
  * none after one has succeeded. If a slot gets a new holder, the receive is posted anew
  * for it after the old receive has ended, and data that the chunk has already is refused
@@ -285,6 +288,7 @@ static void receive(struct chunk *c, uint32_t slot)
 	struct tern_server *s = c->server;
 	struct server_peer *worker = s->leases[slot].holder;
 	struct gradient *g = &c->gradients[slot];
+	struct tern_buf room;
 	int r = 0;
 
 	if (!worker)
@@ -301,10 +305,12 @@ static void receive(struct chunk *c, uint32_t slot)
 	} else {
 		r = tern_pool_get(s->rooms, c->plan->count * sizeof(float), &g->room);
 	}
+	room = g->room;
+	room.bytes = TERN_MIN(room.bytes, chunk_gradient_bytes(c));
 	if (r == 0) {
 		g->from = worker;
 		r = tern_recv(worker->data, &g->req, c->plan->gradient_key,
-			c->version * s->job.slots + slot, &g->room, NULL,
+			c->version * s->job.slots + slot, &room, NULL,
 			g->in_place ? TERN_RECV_PEEK : 0);
 	}
 	if (r < 0)

@@ -92,6 +92,12 @@ struct tern_tensor_opts {
 	 * must not change until then. Every worker brings the values; those of the lowest
 	 * live worker become the initial ones. */
 	const float *values;
+	/* Type of the gradients, and of the values, on the wire: TERN_F32 (or
+	 * TERN_DTYPE_NONE) or TERN_BF16, with half the bytes. The program and the servers
+	 * have float32 in any case. A gradient is rounded when it is pushed, to the nearest
+	 * value, ties to even, NaN to NaN. The values that a slot sees are rounded, but for
+	 * the last ones (tern_session_param()). */
+	enum tern_dtype push, pull;
 };
 
 /* How the learning rate changes from step to step. docs/training.md has the formulas. */

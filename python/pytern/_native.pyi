@@ -22,7 +22,8 @@ class Map:
 class Session:
     def __new__(cls, join: str | None, secret_file: str | None, /) -> Session: ...
     def tensor(
-        self, name: str, shape: tuple[int, ...], init: int, a: float, b: float, rule: _Rule | None, values: Any | None, /,
+        self, name: str, shape: tuple[int, ...], init: int, a: float, b: float, rule: _Rule | None, values: Any | None,
+        push_bf16: bool = False, pull_bf16: bool = False, /,
     ) -> int: ...
     def start(
         self, workers: int, index: int, mode: tuple[int, int], slots: int, steps: int, seed: int, clip_norm: float, arithmetic: str,

@@ -292,7 +292,8 @@ static const float *keep_given(
 	return buffer->buf;
 }
 
-/* tensor(name, shape, init, a, b, rule or None, values or None) -> id */
+/* tensor(name, shape, init, a, b, rule or None, values or None, push as bf16, pull as bf16)
+ * -> id */
 static PyObject *session_tensor(struct session *self, PyObject *args)
 {
 	struct tern_tensor_opts opts = {0};
@@ -300,14 +301,16 @@ static PyObject *session_tensor(struct session *self, PyObject *args)
 	struct tensor tensor, *grown;
 	PyObject *dims, *of_rule, *values;
 	uint32_t id;
-	int init, r;
+	int init, push = 0, pull = 0, r;
 
-	if (!PyArg_ParseTuple(args, "sO!iddOO", &opts.name, &PyTuple_Type, &dims, &init,
-		    &opts.a, &opts.b, &of_rule, &values) ||
+	if (!PyArg_ParseTuple(args, "sO!iddOO|pp", &opts.name, &PyTuple_Type, &dims,
+		    &init, &opts.a, &opts.b, &of_rule, &values, &push, &pull) ||
 		!is_usable(self) || !read_shape(dims, &opts.shape, &tensor) ||
 		(of_rule != Py_None && !read_rule(of_rule, &rule)))
 		return NULL;
 	opts.init = (enum tern_init)init;
+	opts.push = push ? TERN_BF16 : TERN_F32;
+	opts.pull = pull ? TERN_BF16 : TERN_F32;
 	opts.rule = of_rule != Py_None ? &rule : NULL;
 	grown = realloc(self->tensors, (self->tensor_count + 1) * sizeof(*grown));
 	if (!grown)

@@ -66,6 +66,13 @@ def _mode(text: Any) -> tuple[int, int]:
     return int(kind == "async"), 0
 
 
+def _is_bf16(what: str, name: Any) -> bool:
+    """Whether the name of a type on the wire is bf16."""
+    if name not in ("f32", "bf16"):
+        raise ValueError(f"{what}: expected 'f32' or 'bf16', got {name!r}")
+    return bool(name == "bf16")
+
+
 def _print(text: str) -> None:
     print(f"tern: {text}", file=sys.stderr, flush=True)
 
@@ -308,6 +315,9 @@ class Slot:
 class Session:
     """One worker of a training job. Use it as `with Session(...) as s:`.
 
+    `push`, `pull`: type that gradients and values have on the wire, "f32" or "bf16", of tensors that state none. Arrays
+    are float32 in any case, and so is what the servers keep.
+
     Declare the tensors, then loop over slots(): that starts the session. At the end of the block the worker waits for
     the end of the job; after an exception it leaves the job, and the others go on.
     """
@@ -316,6 +326,7 @@ class Session:
                  schedule: Schedule | None = None, mode: str = "sync", slots: int = 0,
                  seed: int = 1, clip_norm: float = 0.0, arithmetic: str = "", records: int = 0, batch: int = 128, data: int = 0,
                  init_from_first: bool = False, verify_first: int | None = None, eval_every: int | None = None,
+                 push: str = "f32", pull: str = "f32",
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
                  note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
@@ -346,6 +357,7 @@ class Session:
             0 if verify_first is None else _integer("verify_first", verify_first, 0, 32) or -1,
             optimizer._for_c(), (schedule or Warmup(0))._for_c(), bool(init_from_first),
             0 if eval_every is None else _integer("eval_every", eval_every, 0, 32) or -1)
+        self._wire = _is_bf16("push", push), _is_bf16("pull", pull)
         self._note = note or _print
         self._timeout = timeout
         self._pid = os.getpid()
@@ -365,14 +377,16 @@ class Session:
     # ---- before the start ----
 
     def tensor(self, name: str, shape: int | tuple[int, ...] | None = None, init: Any = None,
-               optimizer: Optimizer | None = None) -> Tensor:
+               optimizer: Optimizer | None = None, push: str | None = None, pull: str | None = None) -> Tensor:
         """Declares a tensor of float32, before the first call of slots(). Without `init` its values begin with 0.
 
         `init`: initial values that the servers make, such as uniform(0.1), or an array with the values, which every worker
         must give alike (but see Session(init_from_first)). The first call of slots() reads the array: do not change it
         before. `shape` may be left out then. `optimizer`: how the servers update this tensor, if not by the session's
-        optimizer."""
+        optimizer. `push`, `pull`: as those of Session, for this tensor."""
         name = _text("the name of a tensor", name)
+        wire = (self._wire[0] if push is None else _is_bf16(f"tensor {name}: push", push),
+                self._wire[1] if pull is None else _is_bf16(f"tensor {name}: pull", pull))
         values = None if init is None or isinstance(init, Init) else _given(name, init)
         if shape is None and values is None:
             raise TypeError(f"tensor {name}: shape: expected integers, as `init` is not an array")
@@ -391,7 +405,7 @@ class Session:
         kind = Init(GIVEN) if values is not None else init or zeros()
         rule = None if optimizer is None else optimizer._for_c()
         with _arguments():
-            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b, rule, values)
+            number = self._native.tensor(name, dims, kind.kind, kind.a, kind.b, rule, values, *wire)
         return Tensor(self, number, name, dims)
 
     # ---- the slots ----

@@ -35,9 +35,15 @@ static int by_value(const void *a, const void *b)
 
 static void world_init(struct world *w, uint64_t seed)
 {
+	struct tern_param all = {.count = ELEMENTS};
+	const struct tern_ps_job job = {.params = &all,
+		.param_count = 1,
+		.element_count = ELEMENTS,
+		.server_count = 2};
+
 	w->seed = seed;
 	w->written = calloc(ELEMENTS, 1);
-	assert_int_equal(tern_plan_init(&w->plan, ELEMENTS, 2), 0);
+	assert_int_equal(tern_plan_init(&w->plan, &job), 0);
 	assert_int_equal(w->plan.chunk_count, CHUNKS);
 	assert_int_equal(ready_init(&w->ready, &w->plan), 0);
 	for (unsigned i = 1; i < PIECES; i++)

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
+#include "kernels/bf16.h"
 #include "kernels/variants.h"
 #include "tests/kernels/rules64.h"
 
@@ -591,6 +592,119 @@ static void test_nan_stays_nan_when_its_payload_is_cut_off(void **state)
 		}
 }
 
+/* The value of a bf16, from its sign, exponent and significand. */
+static double bf16_value(uint16_t h)
+{
+	int exponent = h >> 7 & 0xff;
+	double value = exponent ? ldexp(128 + (h & 0x7f), exponent - 134)
+				: ldexp(h & 0x7f, -133);
+
+	if (exponent == 255)
+		value = h & 0x7f ? (double)NAN : HUGE_VAL;
+	return h & 0x8000 ? -value : value;
+}
+
+/* The value of bf16 that is nearest to a number, computed by division by the distance of such
+ * values. The mode of the FPU, by which rint() rounds, is to nearest even. */
+static double bf16_nearest(float x)
+{
+	int exponent = 0;
+	double step, nearest;
+
+	frexp((double)x, &exponent);
+	step = ldexp(1, (exponent < -125 ? -125 : exponent) - 8);
+	nearest = rint((double)x / step) * step;
+	return fabs(nearest) >= 0x1p128 ? copysign(HUGE_VAL, nearest) : nearest;
+}
+
+/* For each upper half of a float32, the lower halves next to those at which the rounding
+ * changes, in order. */
+static const uint16_t low_halves[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+
+static void check_narrowed(uint32_t bits, uint16_t h)
+{
+	float x = float_of(bits);
+	double value = bf16_value(h);
+
+	if (isnan(x) ? isnan(value) && bf16_is_nan(h)
+		     : value == bf16_nearest(x) && !signbit(value) == !signbit(x))
+		return;
+	fail_msg("%08x (%a) becomes %04x (%a)", bits, (double)x, h, value);
+}
+
+static void test_bf16_is_the_nearest_value_of_all(void **state)
+{
+	enum { LOW = TERN_ARRAY_SIZE(low_halves), COUNT = 65536 * LOW };
+	float *x = malloc(COUNT * sizeof(*x));
+	uint16_t *h = malloc(COUNT * sizeof(*h));
+
+	(void)state;
+	for (uint32_t i = 0; i < COUNT; i++)
+		x[i] = float_of(i / LOW << 16 | low_halves[i % LOW]);
+	tern_bf16_narrow(h, x, COUNT);
+	for (uint32_t i = 0; i < COUNT; i++)
+		check_narrowed(bits_of(x[i]), h[i]);
+	for (size_t t = 0; t < table_count; t++) {
+		uint16_t *other = malloc(COUNT * sizeof(*other));
+
+		tables[t]->f32_to_bf16(other, x, COUNT);
+		assert_memory_equal(other, h, COUNT * sizeof(*h));
+		free(other);
+	}
+	free(x);
+	free(h);
+}
+
+/* All 65,536 values are widened to themselves: as they lie apart, and from the begin of the
+ * place that their float32 take. */
+static void test_bf16_is_widened_to_itself(void **state)
+{
+	static const size_t counts[] = {1, 7, 2047, 2048, 2049, 4097, 65536};
+	static uint16_t all[65536];
+	static float apart[65536], in_place[65537];
+
+	(void)state;
+	for (uint32_t i = 0; i < 65536; i++)
+		all[i] = (uint16_t)i;
+	tern_bf16_widen(apart, all, 65536);
+	for (uint32_t i = 0; i < 65536; i++)
+		if (bf16_is_nan(all[i]))
+			assert_true(isnan(apart[i]) && bits_of(apart[i]) == i << 16);
+		else
+			assert_true((double)apart[i] == bf16_value(all[i]));
+	for (size_t k = 0; k < TERN_ARRAY_SIZE(counts); k++) {
+		size_t n = counts[k];
+
+		memcpy(in_place, all, n * sizeof(*all));
+		in_place[n] = 3;
+		tern_bf16_widen_in_place(in_place, n);
+		assert_memory_equal(in_place, apart, n * sizeof(*apart));
+		assert_true(in_place[n] == 3);
+	}
+}
+
+static void test_bf16_is_cast_alike_at_any_place_and_length(void **state)
+{
+	float x[80], back[80];
+	uint16_t h[80], one;
+
+	(void)state;
+	for (size_t i = 0; i < 80; i++)
+		x[i] = 1.0f + (float)i * 0x1.8p-9f;
+	for (size_t first = 0; first < 8; first++)
+		for (size_t n = 0; n <= 70; n++) {
+			memset(h, 0xee, sizeof(h));
+			tern_bf16_narrow(h + first, x + first, n);
+			tern_bf16_widen(back, h + first, n);
+			for (size_t i = 0; i < n; i++) {
+				tern_bf16_narrow(&one, &x[first + i], 1);
+				assert_int_equal(h[first + i], one);
+				assert_int_equal(bits_of(back[i]), (uint32_t)one << 16);
+			}
+			assert_int_equal(h[first + n], 0xeeee);
+		}
+}
+
 /* The test converts three kinds of bit patterns, equally many of each: values near the
  * subnormals of f16 (2^-30 to 2^-13); values from 2^-31 to 2 with few significant bits, of
  * which many are exactly half way between two f16 values; and any others. */
@@ -660,6 +774,9 @@ int main(void)
 			test_the_portable_table_does_not_depend_on_the_processor),
 		cmocka_unit_test(test_another_libm_is_another_arithmetic),
 		cmocka_unit_test(test_f16_and_bf16_go_to_f32_and_back),
+		cmocka_unit_test(test_bf16_is_the_nearest_value_of_all),
+		cmocka_unit_test(test_bf16_is_widened_to_itself),
+		cmocka_unit_test(test_bf16_is_cast_alike_at_any_place_and_length),
 		cmocka_unit_test(test_casts_round_to_nearest_even),
 		cmocka_unit_test(test_nan_stays_nan_when_its_payload_is_cut_off),
 		cmocka_unit_test(test_f32_to_f16_agrees_with_the_slow_way),

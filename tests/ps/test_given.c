@@ -114,7 +114,8 @@ static void test_the_ranges_of_all_chunks_are_the_given_elements(void **state)
 		for (uint32_t i = 0; i < job.param_count; i++)
 			any = any || params[i].init == TERN_INIT_GIVEN;
 		assert_int_equal(tern_given_any(&job), any);
-		assert_int_equal(tern_plan_init(&plan, job.element_count, 2), 0);
+		job.server_count = 2;
+		assert_int_equal(tern_plan_init(&plan, &job), 0);
 		for (uint32_t i = 0; i < plan.chunk_count; i++)
 			check_chunk(&job, &plan.chunks[i]);
 		tern_plan_fini(&plan);

@@ -91,7 +91,8 @@ static void check_sum(unsigned n, size_t count)
 		squares += (double)wanted[j] * (double)wanted[j];
 	}
 	for (size_t t = 0; t < table_count; t++) {
-		double r = tern_sum_run(tables[t], got, gradients, n, scale, count);
+		double r =
+			tern_sum_run(tables[t], got, gradients, n, false, scale, count);
 
 		assert_same(got, wanted, count, n);
 		assert_true(fabs(r - squares) <= 1e-12 * squares);
@@ -127,7 +128,7 @@ static void test_sum_run_of_nothing_writes_nothing(void **state)
 	float x = 3;
 
 	(void)state;
-	assert_true(tern_sum_run(tables[0], &x, gradients, 9, 1.0f, 0) == 0);
+	assert_true(tern_sum_run(tables[0], &x, gradients, 9, false, 1.0f, 0) == 0);
 	assert_true(x == 3);
 }
 
@@ -200,9 +201,168 @@ static void test_update_run_is_the_step_on_the_tree(void **state)
 	}
 }
 
+/* ---- gradients of bf16 ---- */
+
+#define SLOTS_MOST 70u
+
+/* Gradients of `count` elements, rounded to bf16 (`narrow`), and these as float32. */
+struct rounded {
+	uint16_t narrow[SLOTS_MOST][COUNT];
+	float wide[SLOTS_MOST][COUNT];
+	const float *narrow_at[SLOTS_MOST], *wide_at[SLOTS_MOST];
+};
+
+static struct rounded *round_gradients(unsigned n, size_t count)
+{
+	struct rounded *r = malloc(sizeof(*r));
+
+	assert_non_null(r);
+	for (unsigned i = 0; i < n; i++) {
+		tables[0]->f32_to_bf16(r->narrow[i], gradients[i], count);
+		tables[0]->bf16_to_f32(r->wide[i], r->narrow[i], count);
+		r->narrow_at[i] = (const float *)(const void *)r->narrow[i];
+		r->wide_at[i] = r->wide[i];
+	}
+	return r;
+}
+
+static void check_sum_of_bf16(unsigned n, size_t count)
+{
+	struct rounded *r = round_gradients(n, count);
+	float *wanted = room(count), *got = room(count), scale = 1.0f / (float)n;
+	double squares =
+		tern_sum_run(tables[0], wanted, r->wide_at, n, false, scale, count);
+
+	for (size_t t = 0; t < table_count; t++) {
+		assert_true(tern_sum_run(tables[t], got, r->narrow_at, n, true, scale,
+				    count) == squares);
+		assert_same(got, wanted, count, n);
+	}
+	free(wanted);
+	free(got);
+	free(r);
+}
+
+static void test_bf16_is_added_up_as_float32(void **state)
+{
+	static const unsigned some[] = {1, 2, 7, 8, 9, 64, 65, 70};
+	static const size_t lengths[] = {1, 37, 2047, 2048, 2049, COUNT};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(some); i++)
+		for (size_t l = 0; l < TERN_ARRAY_SIZE(lengths); l++)
+			check_sum_of_bf16(some[i], lengths[l]);
+}
+
+/* Up to eight gradients, of which one lies where the sum is written. */
+static void test_the_sum_of_bf16_may_replace_a_gradient(void **state)
+{
+	(void)state;
+	for (unsigned n = 1; n <= 8; n++)
+		for (unsigned at = 0; at < n; at++) {
+			struct rounded *r = round_gradients(n, COUNT);
+			float *wanted = room(COUNT), *dst = room(COUNT);
+
+			tern_sum_run(
+				tables[0], wanted, r->wide_at, n, false, 1.0f, COUNT);
+			memcpy(dst, r->narrow[at], COUNT * sizeof(uint16_t));
+			r->narrow_at[at] = dst;
+			tern_sum_bf16(tables[0], dst, r->narrow_at, n, COUNT);
+			assert_same(dst, wanted, COUNT, n);
+			free(wanted);
+			free(dst);
+			free(r);
+		}
+}
+
+static void test_an_update_reads_bf16_and_writes_a_rounded_copy(void **state)
+{
+	struct rounded *r = round_gradients(7, COUNT);
+	float *w = room(COUNT), *wanted = room(COUNT), *got = room(COUNT);
+	uint16_t *copy = malloc(COUNT * sizeof(*copy)),
+		 *rounded = malloc(COUNT * sizeof(*rounded));
+	struct tern_optimizer opt;
+	struct tern_update u = {.kernels = tables[0],
+		.optimizer = &opt,
+		.step = 1,
+		.w_in = w,
+		.w_out = wanted,
+		.gradients = r->wide_at,
+		.gradient_count = 7,
+		.scale = 1.0f / 7,
+		.clip = 1,
+		.first = 100,
+		.count = COUNT - 200};
+
+	(void)state;
+	assert_int_equal(tern_optimizer_parse("sgd", &opt), 0);
+	for (size_t j = 0; j < COUNT; j++)
+		w[j] = storage[COUNT - j];
+	tern_update_run(&u);
+	u.w_out = got;
+	u.gradients = r->narrow_at;
+	u.bf16 = true;
+	u.w_bf16 = copy;
+	memset(copy, 0xee, COUNT * sizeof(*copy));
+	tern_update_run(&u);
+	assert_same(got + 100, wanted + 100, COUNT - 200, 7);
+	tables[0]->f32_to_bf16(rounded, wanted, COUNT);
+	assert_memory_equal(copy + 100, rounded + 100, (COUNT - 200) * sizeof(*copy));
+	assert_int_equal(copy[99], 0xeeee);
+	assert_int_equal(copy[COUNT - 100], 0xeeee);
+	free(w);
+	free(wanted);
+	free(got);
+	free(copy);
+	free(rounded);
+	free(r);
+}
+
 /* ---- adding gradients up as they arrive ---- */
 
 #define FOLD_COUNT 5u
+
+static void add_bf16(
+	void *arg, float *dst, const float *const *in, unsigned n, bool are_gradients)
+{
+	(void)arg;
+	if (are_gradients)
+		tern_sum_bf16(tables[0], dst, in, n, FOLD_COUNT);
+	else
+		tables[0]->sum(dst, in, n, 1.0f, FOLD_COUNT);
+}
+
+/* Folds gradients of bf16, which become partial sums of float32, also where the last one is a
+ * sum by itself. */
+static void check_fold_of_bf16(uint32_t n)
+{
+	struct rounded *r = round_gradients(n, FOLD_COUNT);
+	float values[SLOTS_MOST][FOLD_COUNT], *places[SLOTS_MOST];
+	const float *left[TERN_SUM_MAX];
+	float wanted[FOLD_COUNT], got[FOLD_COUNT];
+	uint32_t span = tern_sum_span(n), count = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		places[i] = values[i];
+		memcpy(values[i], r->narrow[i], FOLD_COUNT * sizeof(uint16_t));
+	}
+	for (uint32_t folded = 0; folded < n; folded = tern_sum_folded_next(n, folded))
+		tern_sum_fold(places, n, folded, add_bf16, NULL);
+	for (uint32_t i = 0; i < n; i += span)
+		left[count++] = places[i];
+	tern_sum_run(tables[0], wanted, r->wide_at, n, false, 0.1f, FOLD_COUNT);
+	tern_sum_run(tables[0], got, left, count, false, 0.1f, FOLD_COUNT);
+	assert_same(got, wanted, FOLD_COUNT, n);
+	free(r);
+}
+
+static void test_folding_bf16_is_the_tree(void **state)
+{
+	(void)state;
+	/* With up to eight gradients there is nothing to fold. */
+	for (uint32_t n = 9; n <= SLOTS_MOST; n++)
+		check_fold_of_bf16(n);
+}
 
 /* A server that accepts the gradients of a window of slots, in any order. As soon as the
  * gradients at the front of the window have arrived, they are added up, in the order of
@@ -242,10 +402,12 @@ static bool may_fold(const struct gathering *g)
 	return g->folded < g->n;
 }
 
-static void add(void *arg, float *dst, const float *const *in, unsigned n)
+static void add(
+	void *arg, float *dst, const float *const *in, unsigned n, bool are_gradients)
 {
 	(void)arg;
 	assert_ptr_equal(dst, in[0]);
+	assert_true(are_gradients || n > 1);
 	tables[0]->sum(dst, in, n, 1.0f, FOLD_COUNT);
 }
 
@@ -282,8 +444,8 @@ static uint32_t check_fold(uint32_t n, uint32_t window, uint64_t seed)
 	for (uint32_t i = 0; i < n && count < TERN_SUM_MAX; i += span)
 		left[count++] = g.places[i];
 	assert_int_equal(g.held, count);
-	tern_sum_run(tables[0], wanted, all, n, 1.0f / (float)n, FOLD_COUNT);
-	tern_sum_run(tables[0], got, left, count, 1.0f / (float)n, FOLD_COUNT);
+	tern_sum_run(tables[0], wanted, all, n, false, 1.0f / (float)n, FOLD_COUNT);
+	tern_sum_run(tables[0], got, left, count, false, 1.0f / (float)n, FOLD_COUNT);
 	assert_same(got, wanted, FOLD_COUNT, n);
 	assert_true(g.most <= tern_sum_held_most(n, window));
 	return g.most;
@@ -321,6 +483,10 @@ int main(void)
 		cmocka_unit_test(test_sum_run_of_nothing_writes_nothing),
 		cmocka_unit_test(test_update_run_is_the_step_on_the_tree),
 		cmocka_unit_test(test_folding_as_gradients_come_is_the_tree),
+		cmocka_unit_test(test_bf16_is_added_up_as_float32),
+		cmocka_unit_test(test_the_sum_of_bf16_may_replace_a_gradient),
+		cmocka_unit_test(test_an_update_reads_bf16_and_writes_a_rounded_copy),
+		cmocka_unit_test(test_folding_bf16_is_the_tree),
 		cmocka_unit_test(test_folding_holds_few),
 	};
 

@@ -61,6 +61,8 @@ def sessions_say_which_argument_is_wrong():
             (ValueError, "clip_norm: expected 0 (none) or more, got -1", {"clip_norm": -1}),
             (ValueError, "clip_norm: expected a finite number, got nan", {"clip_norm": float("nan")}),
             (ValueError, "eval_every: expected an integer from 0 to 4294967295, got -1", {"eval_every": -1}),
+            (ValueError, "push: expected 'f32' or 'bf16', got 'f16'", {"push": "f16"}),
+            (ValueError, "pull: expected 'f32' or 'bf16', got None", {"pull": None}),
             (ValueError, "timeout: expected a number of seconds, got -1", {"timeout": -1}),
             (ValueError, "workers, index: expected both or neither", {"index": None}),
             (ValueError, "join nowhere: expected HOST:PORT of each server, with commas between them", None),
@@ -118,6 +120,9 @@ def tensors_say_what_is_wrong():
                 (TypeError, "tensor a: shape: expected integers, as `init` is not an array", ("a",)),
                 (TypeError, "tensor a: shape: expected integers, as `init` is not an array", ("a", None, tern.zeros())),
                 (TypeError, "tensor a: optimizer: expected one such as Adam(lr=1e-3), got str", ("a", 3, None, "adam")),
+                (ValueError, "tensor a: push: expected 'f32' or 'bf16', got 16", ("a", 3, None, None, 16)),
+                (ValueError, "tensor a: pull: expected 'f32' or 'bf16', got 'bfloat16'",
+                 ("a", 3, None, None, "bf16", "bfloat16")),
                 (TypeError, "the name of a tensor: expected a string, got int", (3, 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got none", ("", 3)),
                 (ValueError, "the name of tensor 0: expected 1 to 255 bytes, got more", ("a" * 256, 3))):

@@ -158,7 +158,9 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 		snprintf(names[i], sizeof(names[i]), "w%u", i);
 		params[i] = (struct tern_param){.name = names[i],
 			.shape = tern_shape_1d(TERN_F32, count),
-			.count = count};
+			.count = count,
+			.push_bf16 = like->params && like->params[0].push_bf16,
+			.pull_bf16 = like->params && like->params[0].pull_bf16};
 	}
 	snprintf(addresses[0], sizeof(addresses[0]), "%s",
 		tern_server_address(rig->server));

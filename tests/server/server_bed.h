@@ -45,7 +45,7 @@ void visitor_event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg);
 void visit(struct rig *rig, struct visitor *v);
 /* A job like `like`, for `servers` servers, with `param_count` parameters w0, w1, ... of
- * `count` elements each. */
+ * `count` elements each, and the types of the parameter of `like`, if that has one. */
 json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	unsigned param_count, uint64_t count, unsigned servers);
 void say_join(struct visitor *v, json_t *job, unsigned worker);

@@ -185,14 +185,17 @@ static void has_gone(struct tern_req *req)
 }
 
 /* Sends a gradient of this shape to a server whose job has one worker and one parameter of
- * 1,000 elements. `told`: the reason with which the server must end; NULL: the server must
+ * 1,000 elements, which is pushed as bf16 if `bf16`. `told`: the reason with which the server must end; NULL: the server must
  * apply the gradient. */
 static void send_first_gradient(
-	enum tern_mode mode, struct tern_shape shape, const char *told)
+	enum tern_mode mode, bool bf16, struct tern_shape shape, const char *told)
 {
-	const struct tern_ps_job job = {.mode = mode, .slots = 1, .workers = 1};
+	struct tern_param types = {.push_bf16 = bf16};
+	const struct tern_ps_job job = {
+		.mode = mode, .slots = 1, .workers = 1, .params = &types};
 	struct tern_tensor tensor = {.shape = shape};
 	bool came = false, gone = false;
+	uint64_t bytes;
 	struct tern_req version = {.done = has_come, .arg = &came};
 	struct tern_req gradient = {.done = has_gone, .arg = &gone};
 	struct tern_channel *channel;
@@ -200,7 +203,8 @@ static void send_first_gradient(
 	struct rig rig;
 
 	open_rig(&rig);
-	assert_int_equal(tern_pool_get(rig.pool, 4000, &tensor.buf), 0);
+	assert_int_equal(tern_shape_bytes(&shape, &bytes), 0);
+	assert_int_equal(tern_pool_get(rig.pool, bytes, &tensor.buf), 0);
 	memset(tern_buf_ptr(&tensor.buf), 0, tensor.buf.bytes);
 	join_well(&rig, &v, &job, 0);
 	assert_int_equal(tern_channel_open(v.peer, TERN_PS_CHANNEL_DATA, &channel), 0);
@@ -229,14 +233,52 @@ static void test_only_a_gradient_of_the_right_type_and_size_is_applied(void **st
 {
 	const struct tern_shape right = tern_shape_1d(TERN_F32, 1000);
 	const struct tern_shape bytes = tern_shape_1d(TERN_U8, 4000);
+	const struct tern_shape half = tern_shape_1d(TERN_BF16, 1000);
 	const enum tern_mode modes[] = {TERN_MODE_SYNC, TERN_MODE_ASYNC};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		send_first_gradient(modes[i], right, NULL);
-		send_first_gradient(modes[i], bytes,
+		send_first_gradient(modes[i], false, right, NULL);
+		send_first_gradient(modes[i], false, bytes,
 			"worker 0 sent a gradient of 4000 bytes, u8, for chunk 0: "
 			"expected 4000 bytes, f32");
+		send_first_gradient(modes[i], true, half, NULL);
+		send_first_gradient(modes[i], true, right,
+			"worker 0 sent a gradient of 4000 bytes, f32, for chunk 0: "
+			"expected 2000 bytes, bf16");
+		send_first_gradient(modes[i], false, half,
+			"worker 0 sent a gradient of 2000 bytes, bf16, for chunk 0: "
+			"expected 4000 bytes, f32");
+	}
+}
+
+/* An updater like the rig's, but without what bf16 needs, as that of a GPU. */
+static void test_bf16_is_refused_where_the_updater_lacks_it(void **state)
+{
+	struct tern_param types[2] = {{.push_bf16 = true}, {.pull_bf16 = true}};
+	static const char *const words[] = {"push", "pull"};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		const struct tern_ps_job job = {
+			.slots = 1, .workers = 1, .params = &types[i]};
+		struct tern_updater_ops ops;
+		char expected[100];
+		struct visitor v;
+		struct rig rig;
+
+		open_rig(&rig);
+		ops = *rig.updater->ops;
+		ops.narrow = NULL;
+		rig.updater->ops = &ops;
+		join(&rig, &v, &job, 1000, 0);
+		refused_alone(&rig, &v);
+		snprintf(expected, sizeof(expected),
+			"tensor w0: %s: expected f32, got bf16: this server updates "
+			"parameters on the CPU",
+			words[i]);
+		assert_non_null(strstr(v.text, expected));
+		close_rig(&rig);
 	}
 }
 
@@ -651,6 +693,7 @@ int main(void)
 		cmocka_unit_test(test_the_first_copies_of_async_mode_are_made_in_tasks),
 		cmocka_unit_test(
 			test_only_a_gradient_of_the_right_type_and_size_is_applied),
+		cmocka_unit_test(test_bf16_is_refused_where_the_updater_lacks_it),
 		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
 		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
 		cmocka_unit_test(test_what_an_update_keeps_must_fit_as_well),

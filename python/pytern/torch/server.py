@@ -96,7 +96,7 @@ class _Statistic:
         self.buffer = buffer
         self.memory = buffer.detach().numpy()
         self.version = buffer._version
-        self.tensor = session.tensor(name, init=self.memory, optimizer=Mean())
+        self.tensor = session.tensor(name, init=self.memory, optimizer=Mean(), push="f32", pull="f32")
 
 
 class Server:

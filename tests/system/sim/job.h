@@ -69,6 +69,8 @@ struct job {
 	/* If job.sessions: which tensors of the programs have given initial values, one bit for
 	 * each; 0: none. */
 	unsigned given;
+	/* If job.sessions: which tensors of the programs travel as bf16, one bit for each. */
+	unsigned push_bf16, pull_bf16;
 	/* The workers have different given values, and those of the lowest live worker
 	 * count. */
 	bool from_first;

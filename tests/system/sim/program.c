@@ -44,6 +44,16 @@ static const struct {
 #define TENSORS  TERN_ARRAY_SIZE(tensors)
 #define ELEMENTS (10100u + 2188u)
 
+/* The bit of a mask of tensors that an element belongs to. */
+static bool is_in(unsigned mask, uint64_t element)
+{
+	for (unsigned k = 0; k < TENSORS; k++)
+		if (element >= tensors[k].first &&
+			element < tensors[k].first + tensors[k].count)
+			return mask >> k & 1;
+	return false;
+}
+
 struct program {
 	struct tern_session *session;
 	struct job *job;
@@ -81,6 +91,36 @@ struct program {
 	struct iovec parts[TENSORS + 1];
 	bool saving;
 };
+
+/* ---- bf16 ---- */
+
+/* Distance between the values of bf16 next to x, which is not 0: their significands have 8
+ * bits. */
+static float spacing(float x)
+{
+	int exponent;
+
+	frexpf(x, &exponent);
+	return ldexpf(1, exponent - 8);
+}
+
+/* The value of bf16 nearest to x, which is not tiny, computed with float arithmetic. */
+static float nearest(float x)
+{
+	return x == 0 ? x : rintf(x / spacing(x)) * spacing(x);
+}
+
+/* Adds to a number, whose significand in bf16 is even, so little that it is rounded to the
+ * same number: less than half the spacing, or just that much. To 0 it adds numbers below all
+ * of bf16. */
+static float blur(float value, uint64_t random)
+{
+	static const float parts[] = {-0.25f, 0.25f, 0.499f, 0.5f, 0};
+
+	if (value == 0)
+		return random % 64 ? 0 : ldexpf(1, -134);
+	return value + parts[random % TERN_ARRAY_SIZE(parts)] * spacing(value);
+}
 
 static uint64_t below(const struct program *p, uint64_t end)
 {
@@ -146,6 +186,25 @@ static void check_evaluate(struct program *p)
 		complain(p, "got a slot with the wrong mark to evaluate");
 	if (p->info.evaluate)
 		tern_session_goes_on(p->session);
+}
+
+static bool is_value(const struct program *p, uint64_t element, float value);
+
+/* The values of a slot are those of the job, rounded if they travel as bf16. */
+static void check_values(struct program *p)
+{
+	for (unsigned k = 0; k < TENSORS; k++) {
+		const float *values = tern_slot_param(p->slot, p->ids[k]);
+
+		for (uint64_t i = 0; i < tensors[k].count; i++) {
+			if (is_value(p, tensors[k].first + i, values[i]))
+				continue;
+			fprintf(stderr, "program: tensor %s, value %u is %.9g\n",
+				tensors[k].name, (unsigned)i, (double)values[i]);
+			complain(p, "saw a value that the job cannot have");
+			return;
+		}
+	}
 }
 
 /* The slots that are computed twice come again at once, and nothing else has changed. */
@@ -219,6 +278,7 @@ static void begin(struct program *p)
 		look_early(p);
 	p->early = false;
 	p->digest = digest_of(p);
+	check_values(p);
 	p->pushed = 0;
 	shuffle(p, p->order);
 	for (unsigned k = 0; k < TENSORS; k++)
@@ -311,6 +371,8 @@ static bool fill(struct program *p, unsigned k, float *to)
 		return rare_is_pushed(rare, p->info.step, share);
 	}
 	ledger_fill(record, p->info.step, to, tensors[k].first, tensors[k].count);
+	for (uint64_t i = 0; p->job->push_bf16 >> k & 1 && i < tensors[k].count; i++)
+		to[i] = blur(to[i], tern_mix64(p->info.seed ^ i));
 	disturb(p, k, to);
 	return !is_zero(to, tensors[k].count) || tern_mix64(record * TENSORS + k) % 2;
 }
@@ -556,7 +618,43 @@ static void event(void *arg)
 /* The value that a worker gives for an element of a given tensor. */
 static float value_of(const struct job *j, unsigned worker, uint64_t element)
 {
-	return (float)(1 + element % 5 + (j->from_first ? 8 * worker : 0));
+	/* Some of the values are none of bf16. */
+	return (float)(1 + element % 5 + (j->from_first ? 8 * worker : 0)) +
+	       (float)(element % 3) / 1024;
+}
+
+/* The value of an element after an update with `count` as the sum of its gradients. */
+static float updated(const struct job *j, float initial, float count)
+{
+	float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
+
+	return initial - count * scale;
+}
+
+/* True if the slot's parameters may have this value at the element: the initial one of a
+ * worker, without or with the gradient of a record, which is at most the number of steps. */
+static bool is_value(const struct program *p, uint64_t element, float value)
+{
+	const struct job *j = p->job;
+	bool given = is_in(j->given, element), bf16 = is_in(j->pull_bf16, element);
+	uint64_t most = ledger_counts(element) ? TERN_MAX(j->plan.steps, 1u) : 0;
+
+	if (rare_has(element)) /* checked at the end */
+		return true;
+	for (unsigned worker = 0; worker < j->workers; worker++)
+		for (uint64_t count = 0; count <= most; count++) {
+			float exact = updated(j, given ? value_of(j, worker, element) : 0,
+				(float)count);
+
+			if (value == (bf16 ? nearest(exact) : exact))
+				return true;
+		}
+	return false;
+}
+
+static enum tern_dtype wire_type(bool bf16)
+{
+	return bf16 ? TERN_BF16 : TERN_F32;
 }
 
 static void declare(struct program *p, unsigned index)
@@ -580,7 +678,9 @@ static void declare(struct program *p, unsigned index)
 					.init = given ? TERN_INIT_GIVEN : TERN_INIT_ZEROS,
 					.rule = rare ? &rare->rule : NULL,
 					.values = given ? p->given + tensors[k].first
-							: NULL},
+							: NULL,
+					.push = wire_type(p->job->push_bf16 >> k & 1),
+					.pull = wire_type(p->job->pull_bf16 >> k & 1)},
 				&p->ids[k]),
 			0, "a tensor");
 	}
@@ -664,22 +764,13 @@ void program_free(struct program *p)
 
 /* ---- given initial values ---- */
 
-static bool is_given(const struct job *j, uint64_t element)
-{
-	for (unsigned k = 0; k < TENSORS; k++)
-		if (element >= tensors[k].first &&
-			element < tensors[k].first + tensors[k].count)
-			return j->given >> k & 1;
-	return false;
-}
-
 /* The worker whose values the job began with, as far as the results show that. */
 static unsigned giver(const struct job *j)
 {
 	const float *result = job_result(j);
 
 	for (uint64_t i = 0; result && j->from_first && i < ELEMENTS; i++)
-		if (is_given(j, i) && !ledger_counts(i) && !rare_has(i))
+		if (is_in(j->given, i) && !ledger_counts(i) && !rare_has(i))
 			return (unsigned)(result[i] - 1) / 8;
 	return 0;
 }
@@ -692,7 +783,7 @@ static float initial(const struct job *j, uint64_t element)
 	if (element == 0 || of != j)
 		worker = giver(j);
 	of = j;
-	return is_given(j, element) ? value_of(j, worker, element) : 0;
+	return is_in(j->given, element) ? value_of(j, worker, element) : 0;
 }
 
 /* Checks the elements that no gradient changes: all of them have the values of one worker,
@@ -710,6 +801,26 @@ static bool began_right(const struct job *j)
 		return false;
 	}
 	return result && (giver(j) <= lost);
+}
+
+/* Checks that the gradients were rounded to the numbers that they were made from: the
+ * results have the bits of a job whose gradients are not rounded. */
+static bool rounded_right(const struct job *j)
+{
+	const float *result = job_result(j);
+
+	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
+		float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
+		float count = roundf((initial(j, i) - result[i]) / scale);
+
+		if (rare_has(i) || result[i] == updated(j, initial(j, i), count))
+			continue;
+		fprintf(stderr, "program: element %u ends as %.9g, not %.9g\n",
+			(unsigned)i, (double)result[i],
+			(double)updated(j, initial(j, i), count));
+		return false;
+	}
+	return result;
 }
 
 /* While a worker gives the initial values, it may crash, or be asked to leave. */
@@ -749,12 +860,24 @@ static bool all_have_the_result(const struct job *j)
 		fprintf(stderr, "program: member %u ended with other parameters\n", i);
 		return false;
 	}
-	return result && (!j->given || began_right(j)) && rare_are_right(j);
+	return result && (!j->given || began_right(j)) && rounded_right(j) &&
+	       rare_are_right(j);
+}
+
+/* Chooses which tensors travel as bf16. In async mode, where a worker that is lost leaves
+ * some chunks updated, all or none of them do, so that the chunks are those of the ledger. */
+static unsigned choose_bf16(uint64_t seed, bool async)
+{
+	unsigned all = (1u << TENSORS) - 1;
+
+	if (seed % 4 == 0)
+		return 0;
+	return async || seed % 4 == 1 ? all : (unsigned)(tern_mix64(seed) % (all + 1));
 }
 
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	/* If from_first, `bias` is given, whose values show who has given them. */
+	/* If from_first, `layer.1` is given, whose values show who has given them. */
 	bool from_first = seed / 2 % 3 == 2;
 	unsigned given = seed / 2 % 3 ? (1 + (unsigned)(seed / 3 % 127)) | from_first : 0;
 	struct job job = {.servers = 1 + (unsigned)(seed % 3),
@@ -770,6 +893,8 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 		.async = seed % 8 == 5,
 		.sessions = true,
 		.given = given,
+		.push_bf16 = choose_bf16(seed / 3, seed % 8 == 5),
+		.pull_bf16 = choose_bf16(seed / 5 + 2, seed % 8 == 5),
 		.from_first = from_first,
 		.initial = initial,
 		.apart = rare_has,
