@@ -19,6 +19,8 @@
 #define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
 #define SLAB_BYTES  (64ull << 20)
 
+#define PAGE_BYTES_MAX (64ull << 10) /* of any system that Tern runs on */
+
 /* ---- the end ---- */
 
 static void tell_end(struct tern_worker *w)
@@ -430,25 +432,27 @@ static uint32_t own_rooms(const struct tern_worker *w)
 	return count;
 }
 
-static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
+/* Sets the options of the pool for versions and gradients. -E2BIG: they cannot fit. */
+static int size_pool(
+	struct tern_worker *w, struct tern_pool_opts *pool, struct tern_ps_text *why)
 {
-	/* Room for the longest message to each server. */
-	struct tern_pool_opts talk = {.slab_bytes = 1u << 20,
-		.max_bytes = (w->job.server_count + 1ull) * TERN_PS_JOB_TEXT_MAX};
 	/* Buffers of two versions and of two gradients. Small ones share slabs
 	 * (segments that the pool takes buffers from), so that the process has few
 	 * slabs. The pool rounds sizes up, so it may need one slab more. */
 	uint64_t bytes = tern_align_up(w->job.element_count * sizeof(float), 64);
 	uint64_t count = 2ull + TERN_GRADIENT_BUFFERS, own = 2ull + own_rooms(w),
 		 per_slab;
-	struct tern_pool_opts pool = {
-		.slab_bytes = TERN_MAX(bytes + 4096, TERN_MIN(bytes * count, SLAB_BYTES)),
+
+	*pool = (struct tern_pool_opts){
+		/* The pool rounds up to pages. That must not happen after the check
+		 * below. */
+		.slab_bytes = tern_align_up(
+			TERN_MAX(bytes + 4096, TERN_MIN(bytes * count, SLAB_BYTES)),
+			PAGE_BYTES_MAX),
 		.kind = w->opts.memory.kind,
 		.cuda_device = w->opts.memory.cuda_device};
-	int r;
-
-	per_slab = pool.slab_bytes / bytes;
-	if (own > TERN_POOL_BYTES_MAX / pool.slab_bytes * per_slab) {
+	per_slab = pool->slab_bytes / bytes;
+	if (own > TERN_POOL_BYTES_MAX / pool->slab_bytes * per_slab) {
 		snprintf(why->text, sizeof(why->text),
 			"no room for the model: its parameters have %llu bytes, and this "
 			"worker needs them %llu times (two versions, and the gradient of "
@@ -460,12 +464,21 @@ static int make_memory(struct tern_worker *w, struct tern_ps_text *why)
 	}
 	/* The `own` buffers fit into TERN_POOL_BYTES_MAX. Where this limit is the smaller
 	 * one, only buffers for slots of lost workers may be missing. */
-	pool.max_bytes =
-		TERN_MIN(pool.slab_bytes * ((count + per_slab - 1) / per_slab + 1),
+	pool->max_bytes =
+		TERN_MIN(pool->slab_bytes * ((count + per_slab - 1) / per_slab + 1),
 			TERN_POOL_BYTES_MAX);
-	r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
+	return 0;
+}
+
+static int make_memory(struct tern_worker *w, const struct tern_pool_opts *pool)
+{
+	/* Room for the longest message to each server. */
+	struct tern_pool_opts talk = {.slab_bytes = 1u << 20,
+		.max_bytes = (w->job.server_count + 1ull) * TERN_PS_JOB_TEXT_MAX};
+	int r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
+
 	if (r == 0)
-		r = tern_pool_new(w->opts.domain, &pool, &w->pool);
+		r = tern_pool_new(w->opts.domain, pool, &w->pool);
 	if (r == 0 && w->plan.bf16_count)
 		r = rooms_init_bf16(w);
 	if (r == 0)
@@ -483,6 +496,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	struct tern_ps_text *why)
 {
 	struct tern_worker *w = calloc(1, sizeof(*w));
+	struct tern_pool_opts pool;
 	int r;
 
 	snprintf(why->text, sizeof(why->text), "no memory for the model");
@@ -494,11 +508,13 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	tern_list_init(&w->end_call.node);
 	r = tern_ps_job_copy(&w->job, opts->job);
 	if (r == 0)
+		r = size_pool(w, &pool, why);
+	if (r == 0)
 		r = tern_plan_init(&w->plan, &w->job);
 	if (r == 0) {
 		w->my_steps = tern_ps_job_steps_of(&w->job, opts->index);
 		w->servers = calloc(w->job.server_count, sizeof(*w->servers));
-		r = w->servers ? make_memory(w, why) : -ENOMEM;
+		r = w->servers ? make_memory(w, &pool) : -ENOMEM;
 	}
 	if (r < 0 && *w->text) /* the computer has said why */
 		snprintf(why->text, sizeof(why->text), "%.399s", w->text);

@@ -13,7 +13,7 @@
 #include "ps/plan.h"
 
 static const uint64_t counts[] = {1, 15, 16, 17, 4095, 4096, 4097, 8192, 32769, 100001,
-	262144, 262145, 1000003, 16777216, 16777217, 25000000, 268435457};
+	262144, 262145, 1000003, 16777216, 16777217, 25000000, 268435457, 4294967297};
 static const uint32_t servers[] = {1, 2, 3, 4, 7, 8, 16, 100, 256};
 
 /* A job with one tensor, which is in *all. */
@@ -312,6 +312,27 @@ static void test_one_type_for_all_tensors_cuts_nothing(void **state)
 	}
 }
 
+/* Five tensors of 18 x 10^9 elements, whose places need more than 32 bits, in elements and in
+ * bytes. */
+static void test_a_plan_has_no_limit_at_32_bits(void **state)
+{
+	struct tern_param params[] = {{.count = 4294967297},
+		{.count = 3, .push_bf16 = true}, {.count = 4294967295, .pull_bf16 = true},
+		{.count = 5000000000, .push_bf16 = true},
+		{.count = 4300000001, .push_bf16 = true, .pull_bf16 = true}};
+	struct tern_ps_job job = {.params = params,
+		.param_count = TERN_ARRAY_SIZE(params),
+		.server_count = 3};
+
+	(void)state;
+	for (uint32_t i = 0; i < job.param_count; i++) {
+		params[i].first = job.element_count;
+		job.element_count += params[i].count;
+	}
+	assert_true(job.element_count > 4ull << 32);
+	check_mixed(&job);
+}
+
 static void test_nothing_to_plan_and_far_too_much_are_refused(void **state)
 {
 	struct tern_plan plan;
@@ -336,6 +357,7 @@ int main(void)
 		cmocka_unit_test(test_servers_have_nearly_equal_shares),
 		cmocka_unit_test(test_a_chunk_has_one_type),
 		cmocka_unit_test(test_one_type_for_all_tensors_cuts_nothing),
+		cmocka_unit_test(test_a_plan_has_no_limit_at_32_bits),
 		cmocka_unit_test(test_nothing_to_plan_and_far_too_much_are_refused),
 	};
 

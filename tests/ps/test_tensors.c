@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of the types that a job's tensors have on the wire: they come back from the job's JSON,
- * others are refused, and a worker that states other ones has another job. */
+/* Tests of a job's tensors. Their types on the wire come back from the job's JSON, others are
+ * refused, and a worker that states other ones has another job. Sizes and places need not fit
+ * into 32 bits. */
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
@@ -119,12 +120,80 @@ static void test_a_difference_names_the_tensor_and_the_types(void **state)
 		"tensor w: worker 7 pulls it as f32, the job as bf16");
 }
 
+/* ---- large tensors ---- */
+
+/* Sums of these do not fit into 32 bits, and the last but one does not fit by itself. */
+static const uint64_t large[] = {1, 4294967295, 70000, 3000000000, 6000000000, 5};
+
+static json_t *large_json(uint64_t more)
+{
+	struct tern_param param;
+	struct tern_ps_job job = job_of(&param, false, false);
+	json_t *root = tern_ps_job_json(&job), *params = json_object_get(root, "params");
+	char name[8];
+
+	json_array_clear(params);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(large); i++) {
+		snprintf(name, sizeof(name), "t%zu", i);
+		json_array_append_new(
+			params, json_pack("{s:s, s:[I], s:s, s:f, s:f, s:i}", "name",
+					name, "dims", (json_int_t)large[i], "init",
+					"zeros", "a", 0.0, "b", 0.0, "rule", 0));
+	}
+	if (more)
+		json_array_append_new(
+			params, json_pack("{s:s, s:[I], s:s, s:f, s:f, s:i}", "name",
+					"more", "dims", (json_int_t)more, "init", "zeros",
+					"a", 0.0, "b", 0.0, "rule", 0));
+	return root;
+}
+
+static void test_tensors_may_lie_beyond_32_bits(void **state)
+{
+	json_t *root = large_json(0);
+	struct tern_ps_job job;
+	uint64_t next = 0;
+
+	(void)state;
+	assert_int_equal(tern_ps_job_read(root, &job, &why), 0);
+	for (uint32_t i = 0; i < job.param_count; i++) {
+		const struct tern_param *p = &job.params[i];
+
+		assert_true(p->first == next && p->count == large[i]);
+		assert_int_equal(tern_ps_job_tensor_at(&job, p->first), i);
+		next += p->count;
+		assert_int_equal(tern_ps_job_tensor_at(&job, next - 1), i);
+	}
+	assert_true(job.element_count == next && next > 3ull << 32);
+	tern_ps_job_fini(&job);
+	json_decref(root);
+}
+
+/* 2^38 elements of float32 are 1 TiB. */
+static void test_a_tensor_of_more_than_1_tib_is_refused(void **state)
+{
+	struct tern_ps_job job;
+	json_t *root;
+
+	(void)state;
+	root = large_json(1ull << 38);
+	assert_int_equal(tern_ps_job_read(root, &job, &why), 0);
+	tern_ps_job_fini(&job);
+	json_decref(root);
+	root = large_json((1ull << 38) + 1);
+	assert_int_equal(tern_ps_job_read(root, &job, &why), -EINVAL);
+	assert_string_equal(why.text, "tensor more: dims: expected at most 1 TiB");
+	json_decref(root);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_types_come_back),
 		cmocka_unit_test(test_other_types_are_refused),
 		cmocka_unit_test(test_a_difference_names_the_tensor_and_the_types),
+		cmocka_unit_test(test_tensors_may_lie_beyond_32_bits),
+		cmocka_unit_test(test_a_tensor_of_more_than_1_tib_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
