@@ -196,6 +196,31 @@ static void test_given_values_are_checked(void **state)
 	tern_shared_free(shared);
 }
 
+static void test_types_on_the_wire_are_checked(void **state)
+{
+	struct tern_tensor_opts tensor = {
+		.name = "w", .shape = tern_shape_1d(TERN_F32, 3)};
+	struct tern_shared *shared;
+	struct tern_session *s;
+	uint32_t id;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	s = session_of(shared, "127.0.0.1:9");
+	tensor.push = TERN_F16;
+	assert_int_equal(tern_shared_tensor(shared, s, &tensor, &id), -EINVAL);
+	assert_string_equal(
+		tern_shared_text(), "tensor w: push: expected f32 or bf16, got f16");
+	tensor.push = TERN_BF16;
+	tensor.pull = TERN_DTYPE_COUNT;
+	assert_int_equal(tern_shared_tensor(shared, s, &tensor, &id), -EINVAL);
+	assert_string_equal(
+		tern_shared_text(), "tensor w: pull: expected f32 or bf16, got ?");
+	tensor.pull = TERN_F32;
+	assert_int_equal(tern_shared_tensor(shared, s, &tensor, &id), 0);
+	tern_shared_free(shared);
+}
+
 static void test_too_many_rules_are_refused(void **state)
 {
 	const struct tern_job_opts job = {.workers = 1, .steps = 1};
@@ -287,6 +312,7 @@ int main(void)
 		cmocka_unit_test(test_a_job_without_tensors_is_refused_at_once),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
 		cmocka_unit_test(test_given_values_are_checked),
+		cmocka_unit_test(test_types_on_the_wire_are_checked),
 		cmocka_unit_test(test_too_many_rules_are_refused),
 		cmocka_unit_test(test_a_server_without_a_host_is_an_error),
 		cmocka_unit_test(test_a_session_without_servers_ends),
