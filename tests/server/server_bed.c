@@ -147,7 +147,7 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	unsigned param_count, uint64_t count, unsigned servers)
 {
 	static struct tern_param params[200];
-	static char names[TERN_ARRAY_SIZE(params)][8];
+	static char names[TERN_ARRAY_SIZE(params)][16];
 	char addresses[2][128] = {"", "tcp://127.0.0.1:9"};
 	struct tern_ps_job job = *like;
 	json_t *object;
