@@ -316,6 +316,34 @@ static void test_a_share_must_fit_into_the_memory_of_the_host(void **state)
 	close_rig(&rig);
 }
 
+/* The server adopts the job, and begins to make its chunks. Memory is made slab by slab, so the
+ * test takes little of it. */
+static void test_a_share_may_have_more_than_2_32_elements(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+	const uint64_t count = 4300000000;
+	const struct tern_server *s;
+	const struct chunk *last;
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	s = rig.server;
+	join(&rig, &v, &job, count, 0);
+	while (s->made_count < 3)
+		step(&rig);
+	assert_int_equal(s->chunk_count, (count + (1u << 18) - 1) >> 18);
+	last = &s->chunks[s->chunk_count - 1];
+	assert_true(last->plan->first > UINT32_MAX);
+	assert_true(last->plan->first + last->plan->count == count);
+	/* Two gradients are held at a time. */
+	assert_true(s->staging_most == 2 * count * sizeof(float));
+	assert_int_equal(s->chunks[2].plan->first, 2u << 18);
+	assert_true(chunk_w(&s->chunks[2], 0)[(1u << 18) - 1] == 0);
+	stop_and_close(&rig);
+}
+
 /* Two versions of the parameters fit into memory, but not the mean gradient in
  * addition. */
 static void test_what_an_update_keeps_must_fit_as_well(void **state)
@@ -696,6 +724,7 @@ int main(void)
 		cmocka_unit_test(test_bf16_is_refused_where_the_updater_lacks_it),
 		cmocka_unit_test(test_a_worker_hears_what_there_is_no_room_for),
 		cmocka_unit_test(test_a_share_must_fit_into_the_memory_of_the_host),
+		cmocka_unit_test(test_a_share_may_have_more_than_2_32_elements),
 		cmocka_unit_test(test_what_an_update_keeps_must_fit_as_well),
 		cmocka_unit_test(
 			test_a_job_of_absurd_size_is_refused_before_anything_is_made),
