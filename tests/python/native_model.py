@@ -49,7 +49,7 @@ class Native:
         self.failures = []
         self.job = None
 
-    def tensor(self, name, shape, init, a, b, rule, values):
+    def tensor(self, name, shape, init, a, b, rule, values, push_bf16, pull_bf16):
         rng = numpy.random.default_rng(len(self.names))
         self.names.append(name)
         self.inits.append((init, a, b))

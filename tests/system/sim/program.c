@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "client/safetensors.h"
 #include "client/session.h"
+#include "tests/system/sim/bf16_numbers.h"
 #include "tests/system/sim/ledger.h"
 #include "tests/system/sim/rare.h"
 #include "tests/system/sim/scenario.h"
@@ -91,36 +92,6 @@ struct program {
 	struct iovec parts[TENSORS + 1];
 	bool saving;
 };
-
-/* ---- bf16 ---- */
-
-/* Distance between the values of bf16 next to x, which is not 0: their significands have 8
- * bits. */
-static float spacing(float x)
-{
-	int exponent;
-
-	frexpf(x, &exponent);
-	return ldexpf(1, exponent - 8);
-}
-
-/* The value of bf16 nearest to x, which is not tiny, computed with float arithmetic. */
-static float nearest(float x)
-{
-	return x == 0 ? x : rintf(x / spacing(x)) * spacing(x);
-}
-
-/* Adds to a number, whose significand in bf16 is even, so little that it is rounded to the
- * same number: less than half the spacing, or just that much. To 0 it adds numbers below all
- * of bf16. */
-static float blur(float value, uint64_t random)
-{
-	static const float parts[] = {-0.25f, 0.25f, 0.499f, 0.5f, 0};
-
-	if (value == 0)
-		return random % 64 ? 0 : ldexpf(1, -134);
-	return value + parts[random % TERN_ARRAY_SIZE(parts)] * spacing(value);
-}
 
 static uint64_t below(const struct program *p, uint64_t end)
 {
@@ -372,7 +343,7 @@ static bool fill(struct program *p, unsigned k, float *to)
 	}
 	ledger_fill(record, p->info.step, to, tensors[k].first, tensors[k].count);
 	for (uint64_t i = 0; p->job->push_bf16 >> k & 1 && i < tensors[k].count; i++)
-		to[i] = blur(to[i], tern_mix64(p->info.seed ^ i));
+		to[i] = bf16_blur(to[i], tern_mix64(p->info.seed ^ i));
 	disturb(p, k, to);
 	return !is_zero(to, tensors[k].count) || tern_mix64(record * TENSORS + k) % 2;
 }
@@ -646,7 +617,7 @@ static bool is_value(const struct program *p, uint64_t element, float value)
 			float exact = updated(j, given ? value_of(j, worker, element) : 0,
 				(float)count);
 
-			if (value == (bf16 ? nearest(exact) : exact))
+			if (value == (bf16 ? bf16_nearest(exact) : exact))
 				return true;
 		}
 	return false;
