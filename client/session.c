@@ -60,7 +60,8 @@ static void begin_early(struct tern_slot *slot)
 		return;
 	slot->revoked = slot->work->version != slot->now.version ||
 			slot->work->slot != slot->now.slot;
-	slot->early = slot->revoked;
+	if (!slot->revoked)
+		slot->early = false;
 }
 
 static void on_begin(struct tern_computer *computer, struct tern_work *work)
@@ -322,6 +323,7 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 		return -EAGAIN;
 	slot->held = true;
 	slot->early = !slot->work;
+	slot->early_work = slot->announced;
 	slot->now = slot->early ? *slot->announced : *slot->work;
 	slot->evaluate = is_for_evaluation(s, &slot->now);
 	own = session_info(s, slot->now.version, slot->now.slot);
@@ -361,8 +363,7 @@ static int is_unknown(const struct tern_slot *slot, uint32_t id)
 /* True if the parameters of elements first to first + count - 1 are here. */
 static bool is_here(const struct tern_slot *slot, uint64_t first, uint64_t count)
 {
-	return !slot->early ||
-	       (slot->announced && tern_work_is_here(slot->announced, first, count));
+	return !slot->early || tern_work_is_here(slot->early_work, first, count);
 }
 
 int tern_slot_is_here(const struct tern_slot *slot, uint32_t id)
@@ -401,7 +402,7 @@ int tern_slot_map_sized(
 
 	if (!slot->held)
 		return -EINVAL;
-	mem = slot->work->params->mem;
+	mem = slot->now.params->mem;
 	r = tern_mem_map_private(mem, &base);
 	if (r < 0)
 		return r;

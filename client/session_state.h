@@ -4,6 +4,8 @@
 #ifndef TERN_CLIENT_SESSION_STATE_H
 #define TERN_CLIENT_SESSION_STATE_H
 
+#include <stdatomic.h>
+
 #include <tern/train.h>
 
 #include "client/compute.h"
@@ -30,7 +32,10 @@ struct tern_slot {
 	/* The program holds a slot: `now` is its work, and does not change. */
 	bool held;
 	struct tern_work now;
-	bool early; /* the program holds it since its announcement */
+	/* The program holds it since its announcement, and has this work. A thread without the
+	 * lock may read a tensor that is here when another thread begins the work. */
+	atomic_bool early;
+	const struct tern_work *early_work;
 	bool revoked;
 	bool evaluate;    /* the program is to evaluate the parameters */
 	double weight;    /* of its loss */

@@ -123,6 +123,9 @@ PyObject *session_view(struct session *self, PyObject *args);
 PyObject *session_push(struct session *self, PyObject *const *args, Py_ssize_t count);
 PyObject *session_end(struct session *self, PyObject *args);
 PyObject *session_fail(struct session *self, PyObject *args);
+/* The values of a tensor of the slot, which the program must hold; NULL with an exception: they
+ * have not arrived, or the slot has ended meanwhile. */
+const float *slot_values(struct session *self, unsigned id);
 PyObject *session_arrived(struct session *self, PyObject *args);
 PyObject *session_revoked(struct session *self, PyObject *args);
 PyObject *session_map(struct session *self, PyObject *args);

@@ -22,7 +22,9 @@ static void set_offsets(
 
 		if (PyErr_Occurred() || !is_tensor(self, id))
 			return;
-		data = (const char *)tern_slot_param(self->slot, (uint32_t)id);
+		data = (const char *)slot_values(self, (unsigned)id);
+		if (!data)
+			return;
 		PyTuple_SetItem(offsets, i,
 			PyLong_FromLongLong(data + map->map.shift - map->map.base));
 	}
@@ -63,10 +65,12 @@ PyObject *session_map(struct session *self, PyObject *args)
 PyObject *session_place(struct session *self, PyObject *args)
 {
 	unsigned long long turn;
+	const float *values;
 
 	if (!PyArg_ParseTuple(args, "K", &turn) || !holds(self, turn))
 		return NULL;
-	return PyLong_FromVoidPtr((void *)(uintptr_t)tern_slot_param(self->slot, 0));
+	values = slot_values(self, 0);
+	return values ? PyLong_FromVoidPtr((void *)(uintptr_t)values) : NULL;
 }
 
 /* Reads a range in bytes. */

@@ -85,6 +85,28 @@ PyObject *session_arrived(struct session *self, PyObject *args)
 	return PyBool_FromLong(r == 0);
 }
 
+const float *slot_values(struct session *self, unsigned id)
+{
+	const struct tern_slot *slot = self->slot;
+	const float *values = NULL;
+	int r;
+
+	self->slot_users++;
+	BUSY(self, {
+		r = tern_shared_await(self->shared, slot, id, 0);
+		if (r == 0)
+			values = tern_slot_param(slot, id);
+	});
+	self->slot_users--;
+	if (r == -ETIMEDOUT)
+		raise_text(-EAGAIN, "the values of the tensor have not arrived yet");
+	else if (r < 0)
+		raise_status(r);
+	else if (!self->slot)
+		raise_text(-EINVAL, "the slot has ended");
+	return PyErr_Occurred() ? NULL : values;
+}
+
 /* records(turn) -> bytes, with 8 for each record number */
 PyObject *session_records(struct session *self, PyObject *args)
 {
@@ -175,6 +197,7 @@ PyObject *session_read(struct session *self, PyObject *args)
 {
 	unsigned long long turn;
 	PyObject *to;
+	const float *values;
 	unsigned id;
 	bool copied;
 
@@ -182,7 +205,8 @@ PyObject *session_read(struct session *self, PyObject *args)
 		!is_tensor(self, id))
 		return NULL;
 	self->slot_users++; /* the slot cannot end before the copy is made */
-	copied = copy_to(self, id, tern_slot_param(self->slot, id), to);
+	values = slot_values(self, id);
+	copied = values && copy_to(self, id, values, to);
 	self->slot_users--;
 	if (!copied)
 		return NULL;
@@ -195,19 +219,21 @@ PyObject *session_view(struct session *self, PyObject *args)
 	allocfunc alloc = (allocfunc)PyType_GetSlot(view_type, Py_tp_alloc);
 	unsigned long long turn;
 	Py_ssize_t stride = sizeof(float);
+	const float *values;
 	struct view *view;
 	unsigned id;
 
 	if (!PyArg_ParseTuple(args, "KI", &turn, &id) || !holds(self, turn) ||
 		!is_tensor(self, id))
 		return NULL;
-	view = (struct view *)alloc(view_type, 0);
+	values = slot_values(self, id);
+	view = values ? (struct view *)alloc(view_type, 0) : NULL;
 	if (!view)
 		return NULL;
 	Py_INCREF((PyObject *)self);
 	view->session = self;
 	self->views++;
-	view->data = tern_slot_param(self->slot, id);
+	view->data = values;
 	view->tensor = self->tensors[id];
 	for (int i = view->tensor.rank - 1; i >= 0; i--) {
 		view->strides[i] = stride;

@@ -164,7 +164,10 @@ static void open_trainer(struct trainer *t)
 			.init = TERN_INIT_ZEROS,
 			.rule = at == 2   ? &fast
 				: at == 0 ? &mean
-					  : NULL};
+					  : NULL,
+			/* bf16 has all values of this tensor. */
+			.push = at == 1 ? TERN_BF16 : TERN_F32,
+			.pull = at == 1 ? TERN_BF16 : TERN_F32};
 
 		t->wrong += tern_shared_tensor(
 				    t->shared, t->session, &tensor, &t->ids[at]) < 0;

@@ -97,8 +97,8 @@ def backward(server, model, x, y):
 
 def evaluate(server, session, slot, model, dataset):
     """Evaluates and uses whatever the gradient depends on, too: random numbers, and statistics in train()."""
-    x, y = (torch.stack([pair[i] for pair in dataset[:40]]) for i in (0, 1))
     with server.evaluating(slot):
+        x, y = map(torch.stack, zip(*(dataset[record] for record in range(40))))
         assert not any(part.training for part in model.modules()) and not torch.is_grad_enabled()
         session.metric("loss", loss_of(model, x, y))
         model.train()

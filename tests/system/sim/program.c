@@ -281,7 +281,7 @@ static void go_on_early(struct program *p)
 	expect(p, tern_slot_end(slot, 0.5), -EAGAIN, "an early end");
 	if (tern_slot_gradient(slot, p->ids[0]))
 		complain(p, "got memory for a gradient of an early slot");
-	if (p->member->fails && dice(p, 100)) {
+	if (p->member->fails && dice(p, 500)) {
 		p->slot = NULL;
 		expect(p, tern_slot_fail(slot, "the program has failed"), 0,
 			"the failure of an early slot");
@@ -663,6 +663,18 @@ static void declare(struct program *p, unsigned index)
 		-EINVAL, "a tensor without a name");
 }
 
+/* The last tensor that the program has declared is chosen more often, since a loop over all
+ * of them may leave that one out. */
+static void choose_odd(struct program *p)
+{
+	bool last;
+
+	do {
+		last = dice(p, 400);
+		p->odd = (unsigned)below(p, TENSORS);
+	} while (rare_of(p->odd) || (last && p->ids[p->odd] != TENSORS - 1));
+}
+
 static void start(struct program *p, unsigned index)
 {
 	const struct job *j = p->job;
@@ -711,12 +723,10 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	p->timer.fire = fire;
 	m->fickle = index + j->fickle >= j->workers;
 	m->stalled = m->fickle;
-	do
-		p->odd = (unsigned)below(p, TENSORS);
-	while (rare_of(p->odd));
 	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
 		tern_never("a session");
 	declare(p, index);
+	choose_odd(p);
 	start(p, index);
 	m->worker = session_worker(p->session);
 	p->own_slots = m->worker->slot_count;
