@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The computer of the built-in models: it computes slots (shares of each step's records),
- * and evaluates the final parameters, and those of some steps (eval_every), with an engine, as tasks of the environment
- * (base/env.h). It is made before the worker, and fills in what the job says about the
- * model and its data.
+ * and evaluates the final parameters, and those of some steps (eval_every), with an engine,
+ * as tasks of the environment (base/env.h). It is made before the worker, and fills in the
+ * job's fields about the model and its data.
  */
 #ifndef TERN_CLIENT_ENGINE_COMPUTER_H
 #define TERN_CLIENT_ENGINE_COMPUTER_H
@@ -68,7 +68,8 @@ struct engine_computer {
 	struct ready ready;
 
 	/* engine_evaluation.c */
-	/* What the task computes: the final evaluation, or NULL: one before `work`. */
+	/* The evaluation that the task computes is the final one, or NULL: one before
+	 * `work`. */
 	struct tern_evaluation *evaluation;
 	struct tern_task evaluation_task;
 	int evaluation_status;

@@ -19,6 +19,8 @@
 #include "client/worker.h"
 #include "transport/memory/mem.h"
 
+/* Sums of losses times weights stay finite. */
+#define WEIGHT_MAX  1e30
 #define SEED_STREAM 0x736c6f74ull /* "slot" */
 
 int session_complain(struct tern_session *s, int status, const char *fmt, ...)
@@ -447,7 +449,8 @@ static int check_end(const struct tern_slot *slot)
  * meanwhile. */
 static int end_early(struct tern_slot *slot)
 {
-	slot->held = slot->early = false;
+	slot->held = false;
+	slot->early = false;
 	if (slot->work)
 		offer(slot->session);
 	return 0;
@@ -614,11 +617,10 @@ int tern_slot_weigh(struct tern_slot *slot, double weight)
 {
 	if (!slot->held)
 		return has_ended(slot);
-	if (!isfinite(weight) || weight < 0)
+	if (!(weight >= 0 && weight <= WEIGHT_MAX))
 		return session_complain(slot->session, -EINVAL,
-			"the weight of a loss: expected a finite number of 0 or more, "
-			"got %g",
-			weight);
+			"the weight of a loss: expected a number from 0 to %g, got %g",
+			WEIGHT_MAX, weight);
 	slot->weight = weight;
 	return 0;
 }

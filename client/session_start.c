@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program says before the steps: its tensors, and the job. */
+/* The part of a session before the steps: the tensors and the job of a program. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,13 +172,18 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Tensors of whole cache lines come first, so that each of them begins at one: programs
- * compute with them in place (tern_slot_map()). */
+ * compute with them in place (tern_slot_map()). Of these, and of the others, those with the
+ * same types on the wire are neighbours, because a chunk has one type. */
 static int by_place(const void *a, const void *b)
 {
 	const struct tern_param *x = a, *y = b;
-	int first = is_odd(x) - is_odd(y);
+	int order = is_odd(x) - is_odd(y);
 
-	return first ? first : by_name(a, b);
+	if (order == 0)
+		order = x->push_bf16 - y->push_bf16;
+	if (order == 0)
+		order = x->pull_bf16 - y->pull_bf16;
+	return order ? order : by_name(a, b);
 }
 
 /* Compares two rules, whose schedules are the same. */

@@ -48,8 +48,8 @@ struct tern_session {
 	struct tern_context *ctx;
 	struct tern_computer computer;
 	struct tern_worker *worker; /* NULL: not started */
-	/* The tensors in job.params are in an order that follows from their names and
-	 * sizes from the start on, so that workers agree however they declare them;
+	/* The tensors in job.params are in an order that follows from their names,
+	 * sizes and types from the start on, so that workers agree however they declare them;
 	 * params_of[id] is the tensor's place there. */
 	struct tern_ps_job job;
 	uint32_t *params_of, tensor_room;

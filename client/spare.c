@@ -22,6 +22,7 @@ void spare_on_begun(struct worker_server *s)
 	if (w->begun)
 		return;
 	w->begun = true;
+	report_say(w);
 	if (w->opts.begun)
 		w->opts.begun(w->opts.arg);
 }

@@ -73,6 +73,7 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 	if (!w->begun && w->opts.begun)
 		w->opts.begun(w->opts.arg);
 	w->begun = true;
+	report_say(w);
 	if (version == w->my_steps) {
 		finish_start(w);
 		return;

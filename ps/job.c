@@ -421,6 +421,27 @@ static int decode_param(const json_t *root, uint32_t number, struct tern_param *
 	return 0;
 }
 
+/* Each change of the types begins a chunk, which takes memory for each slot and worker,
+ * however small it is. A session has fewer changes, since it sorts its tensors. */
+static int check_types(const struct tern_ps_job *job, struct tern_ps_text *why)
+{
+	uint32_t changes = 0;
+
+	for (uint32_t i = 1; i < job->param_count; i++) {
+		const struct tern_param *p = &job->params[i];
+
+		changes += p->push_bf16 != p[-1].push_bf16 ||
+			   p->pull_bf16 != p[-1].pull_bf16;
+	}
+	if (changes <= TERN_TYPE_CHANGES_MAX)
+		return 0;
+	snprintf(why->text, sizeof(why->text),
+		"params: the types on the wire change %u times from one tensor to the "
+		"next: expected at most %u times",
+		changes, TERN_TYPE_CHANGES_MAX);
+	return -EINVAL;
+}
+
 static int by_name(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -494,7 +515,9 @@ static int decode_params(
 		p->first = job->element_count;
 		job->element_count += p->count;
 	}
-	r = check_names(job, why);
+	r = check_types(job, why);
+	if (r == 0)
+		r = check_names(job, why);
 	return r < 0 ? r : own_names(job);
 }
 

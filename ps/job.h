@@ -22,6 +22,8 @@ enum tern_mode {
 #define TERN_SLOTS_MAX   4096u
 #define TERN_SERVERS_MAX 256u
 #define TERN_PARAMS_MAX  100000u
+/* Most times that the types on the wire change from one tensor to the next. */
+#define TERN_TYPE_CHANGES_MAX 64u
 /* Optimizers of a job besides the first. */
 #define TERN_JOB_RULES_MAX 16u
 

@@ -17,9 +17,9 @@
  *       sleeping threads (a model of 1 to 64 MiB has 64 chunks) takes longer than the
  *       updates.
  *     - Updates of one batch share a launch as long as they differ in nothing but the
- *       chunk and its gradients, their chunks have one optimizer each, and their gradients fit into the lane's rooms (device
- *       memory for gradients). The stream is in order, so the next launch uses
- *       the same rooms.
+ *       chunk and its gradients, their chunks have one optimizer each, and their
+ *       gradients fit into the lane's rooms (device memory for gradients). The stream is
+ *       in order, so the next launch uses the same rooms.
  *
  * Where parameters and gradients are in the device's memory (on_device), a launch reads
  * and writes them there, and an update copies nothing.

@@ -24,6 +24,7 @@ void join_forget_job(struct tern_server *s)
 	free(s->workers);
 	s->workers = NULL;
 	s->has_job = false;
+	progress_forget(s);
 	guests_know_job(s, NULL);
 }
 

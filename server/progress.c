@@ -46,7 +46,8 @@ static bool read_metric(struct tern_server *s, const json_t *triple)
 
 	if (!tern_metric_is_name(name) ||
 		!tern_metric_read(json_array_get(triple, 1), &value) ||
-		!json_is_integer(step) || json_integer_value(step) < 0)
+		!json_is_integer(step) || json_integer_value(step) < 0 ||
+		(uint64_t)json_integer_value(step) > s->job.steps)
 		return false;
 	m = tern_metrics_get(&s->metrics, name);
 	if (!m && !s->metric_refused)
@@ -59,6 +60,12 @@ static bool read_metric(struct tern_server *s, const json_t *triple)
 	m->value = value;
 	m->step = (uint64_t)json_integer_value(step);
 	return true;
+}
+
+void progress_forget(struct tern_server *s)
+{
+	s->metrics = (struct tern_metrics){0};
+	s->metric_refused = s->progress_due = false;
 }
 
 void progress_on_progress(struct server_peer *p, const json_t *message)

@@ -601,6 +601,7 @@ size_t late_name_owing(struct tern_server *s, char *names, size_t bytes);
 void progress_start(struct tern_server *s); /* the steps begin */
 void progress_end(struct tern_server *s);   /* reports what was not reported yet */
 void progress_on_progress(struct server_peer *worker, const json_t *message);
+void progress_forget(struct tern_server *s); /* the metrics of a job that is forgotten */
 
 /* others.c */
 int others_connect(struct tern_server *s);

@@ -192,7 +192,7 @@ void skip_add(struct chunk *c, const uint8_t *marks)
 /* ---- the segments of an update ---- */
 
 /* The rule for tensors that have `of` and are updated for the update-th time. */
-static const struct tern_optimizer *rule_of(
+static const struct skip_rule *rule_of(
 	struct skips *k, const struct tern_optimizer *of, uint64_t step, uint64_t update)
 {
 	struct skip_rule *r;
@@ -202,22 +202,24 @@ static const struct tern_optimizer *rule_of(
 		update = 0;
 	for (unsigned i = k->rule_count; i-- > 0;)
 		if (k->rules[i].of == of && k->rules[i].update == update)
-			return &k->rules[i].now;
+			return &k->rules[i];
 	r = &k->rules[k->rule_count++];
 	*r = (struct skip_rule){.of = of, .update = update, .now = *of};
 	r->now.lr = tern_schedule_lr(&of->schedule, of->lr, step);
 	r->now.schedule = (struct tern_schedule){.kind = TERN_SCHEDULE_CONSTANT};
-	return &r->now;
+	return r;
 }
 
 static void add_segment(struct skips *k, const struct tern_updater_segment *s)
 {
-	struct tern_updater_segment *last = &k->segments[k->segment_count - 1];
+	struct tern_updater_segment *next = &k->segments[k->segment_count];
 
-	if (k->segment_count > 0 && last->optimizer == s->optimizer)
-		last->count += s->count;
-	else
-		k->segments[k->segment_count++] = *s;
+	if (k->segment_count > 0 && next[-1].optimizer == s->optimizer) {
+		next[-1].count += s->count;
+	} else {
+		*next = *s;
+		k->segment_count++;
+	}
 }
 
 static void add_tensor(struct chunk *c, uint32_t i, bool skipped, uint64_t step)
@@ -232,8 +234,11 @@ static void add_tensor(struct chunk *c, uint32_t i, bool skipped, uint64_t step)
 
 	k->skipped[i] += skipped;
 	if (!skipped) {
-		s.update = step - k->skipped[i];
-		s.optimizer = rule_of(k, tern_ps_job_rule(job, p), step, s.update);
+		const struct skip_rule *r =
+			rule_of(k, tern_ps_job_rule(job, p), step, step - k->skipped[i]);
+
+		s.update = r->update;
+		s.optimizer = &r->now;
 	}
 	add_segment(k, &s);
 }

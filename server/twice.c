@@ -8,12 +8,21 @@
 
 #include "ps/twice.h"
 
+/* True if digests of a second worker will be compared. Jobs without a description of the
+ * arithmetic promise no equal bytes. */
+static bool can_be_compared(const struct tern_server *s)
+{
+	return *s->job.arithmetic && s->job.workers > 1 && !s->twice_told;
+}
+
 void twice_note(struct gradient *g, const struct server_peer *from, const float *values)
 {
 	const struct chunk *c = g->chunk;
+	const struct tern_server *s = c->server;
 
 	/* The CPU cannot read gradients in GPU memory. */
-	if (!shard_is_on_device(c->server))
+	if (!shard_is_on_device(s) && can_be_compared(s) &&
+		c - s->chunks < TERN_TWICE_MAX)
 		g->seen[c->version & 1] = (struct seen){.step = c->version + 1,
 			.worker = from->index,
 			.digest = tern_twice_digest(c->plan, values)};
@@ -85,7 +94,6 @@ void twice_on_digests(struct server_peer *p, const json_t *message)
 			"integers",
 			(long long)slot, (long long)version, s->job.slots - 1,
 			TERN_TWICE_MAX);
-	/* Jobs without a description of the arithmetic promise no equal bytes. */
-	else if (s->running && *s->job.arithmetic && !s->twice_told)
+	else if (s->running && can_be_compared(s))
 		compare(p, (uint32_t)slot, (uint64_t)version, digests);
 }

@@ -26,6 +26,7 @@
 #define LOOK_MS        100
 #define STUCK_NS       TERN_NS_PER_S
 #define PLAIN_EVERY_NS TERN_NS_PER_S
+#define AGAIN_EVERY_NS (10 * TERN_NS_PER_S)
 #define LINE_BYTES     256
 #define TTY_EVERY_NS   (100 * TERN_NS_PER_MS)
 
@@ -282,14 +283,28 @@ static void compose(const struct progress *p, const char *left, int room, char *
 	line[room] = '\0';
 }
 
+/* Tells whether a line is due, and sets the times of the next ones. */
+static bool is_due(struct output *out, const struct progress *p, uint64_t now_ns)
+{
+	bool again = out->step == p->step + 1;
+
+	if (again && !out->tty ? now_ns < out->again_ns
+			       : now_ns < out->next_ns && (again || p->step != p->steps))
+		return false;
+	out->again_every_ns = again ? 2 * out->again_every_ns : AGAIN_EVERY_NS;
+	out->again_ns = now_ns + out->again_every_ns;
+	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
+	out->step = p->step + 1;
+	return true;
+}
+
 void output_progress(struct output *out, const struct progress *p, uint64_t now_ns)
 {
 	bool last = p->step == p->steps;
 	char left[32], line[LINE_BYTES];
 
-	if (out->json || (now_ns < out->next_ns && !last))
+	if (out->json || !is_due(out, p, now_ns))
 		return;
-	out->next_ns = now_ns + (out->tty ? TTY_EVERY_NS : PLAIN_EVERY_NS);
 	format_left(left, sizeof(left), last ? 0 : p->left_s);
 	strcat(left, " left");
 	compose(p, left, line_room(out), line);

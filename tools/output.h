@@ -2,7 +2,8 @@
 /*
  * The output of a command while it runs. Programs get JSON lines. People get a progress
  * line that rewrites itself on a terminal, and at most about one plain line a second
- * elsewhere. For people, progress goes to stderr, so that it does not mix with the results
+ * elsewhere; of one step the second comes after ten seconds, and further ones more and
+ * more rarely. For people, progress goes to stderr, so that it does not mix with the results
  * and notes on stdout.
  *
  * If the reader of a stream stops reading, the process blocks, as usual. But once a
@@ -21,8 +22,12 @@ struct output {
 	bool json; /* every line on stdout is one JSON object */
 	/* Stderr is a terminal on which a line can be rewritten; false with json. */
 	bool tty;
-	bool line_open;   /* the terminal shows a progress line that has no newline yet */
-	uint64_t next_ns; /* earliest time of the next progress line, in ns */
+	bool line_open; /* the terminal shows a progress line that has no newline yet */
+	/* Earliest time in ns of the next progress line, and of one that shows no other step
+	 * than the last line. */
+	uint64_t next_ns, again_ns;
+	uint64_t again_every_ns;
+	uint64_t step; /* of the last progress line, plus 1; 0: there was none */
 };
 
 struct progress {

@@ -366,7 +366,8 @@ TERN_API int tern_slot_weigh(struct tern_slot *slot, double weight);
 
 /* Ends the slot without a result. `text` says why in one line. This worker leaves the
  * job, and other workers, if there are any, compute its slots from now on. The caller no
- * longer holds the slot. -EINVAL: it did not hold it. */
+ * longer holds the slot. A slot that was revoked is only ended. -EINVAL: it did not hold
+ * it. */
 TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
 
 /* True if the result of this slot is not needed any more: the job has ended, or goes on

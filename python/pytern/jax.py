@@ -74,9 +74,11 @@ class Server:
     def push_tree(self, slot: Slot, gradients: Any) -> None:
         """Hands over the gradients, a tree of the same structure: the means over the slot's records. None in place of
         an array: the slot has no gradient of this leaf."""
-        leaves, structure = jax.tree_util.tree_flatten(gradients, is_leaf=lambda leaf: leaf is None)
-        if structure != self._structure:
-            raise ValueError(f"push_tree: expected gradients in the tree {self._structure}, got {structure}")
+        try:  # None is a leaf where the parameters have an array, and not where they have None, too
+            leaves = self._structure.flatten_up_to(gradients)
+        except ValueError:
+            raise ValueError(f"push_tree: expected gradients in the tree {self._structure}, got "
+                             f"{jax.tree_util.tree_structure(gradients)}") from None
         for w, gradient in zip(self._tensors, leaves):
             if gradient is not None:
                 slot.push(w, numpy.asarray(gradient))

@@ -6,6 +6,7 @@ out of every call that blocks. Notes of the library are delivered there as well,
 """
 import contextlib
 import errno
+import hashlib
 import math
 import multiprocessing.process
 import operator
@@ -29,6 +30,7 @@ from .rules import GIVEN, SGD, Init, Mean, Optimizer, Schedule, Warmup, _integer
 WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
 MODE, STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 2, 4, 6, 7, 8, 9  # their places in Session._job
+ARITHMETIC_BYTES = 127  # most of them
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 
@@ -165,7 +167,7 @@ class Slot:
     not come, reading raises Cancelled, which `with slot:` catches.
     """
 
-    __slots__ = ("_session", "_native", "_turn", "_loss", "_weight", "_records", "_values", "_entered", "_ended", "_early",
+    __slots__ = ("_session", "_native", "_turn", "_loss", "_weight", "_records", "_values", "_entered", "_ended", "_early", "_cancelled",
                  "step", "number", "batch", "seed", "repeated", "evaluate")
 
     def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
@@ -179,6 +181,7 @@ class Slot:
         self._values: dict[int, Floats] = {}
         self._entered = self._ended = False
         self._early = early  # perhaps not all parameters are here
+        self._cancelled = False
         self.step = step
         self.number = number
         self.batch = batch
@@ -203,6 +206,12 @@ class Slot:
         pushed has no effect then."""
         return self._native.revoked(self._turn)
 
+    @property
+    def cancelled(self) -> bool:
+        """True after the block if it was left early, with Cancelled: what the program has computed in it does not count,
+        and the same step and number may come again."""
+        return self._cancelled
+
     def __getitem__(self, w: Tensor) -> Floats:
         """The values of a tensor, as a read-only array. It keeps its values after the slot."""
         self._check(w)
@@ -224,6 +233,9 @@ class Slot:
         protocol or __array__. When it returns, the array can be changed again. Any thread may push. A tensor that no
         slot of the step pushes is skipped: it keeps its values, and so does the state of its optimizer."""
         self._check(w)
+        if not self._entered:
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step}: tensor {w.name} can be pushed inside "
+                        "`with slot:` only")
         self._await_all()
         if not self._native.push(self._turn, w.id, gradient):
             self._native.push(self._turn, w.id, w._convert(gradient))
@@ -239,8 +251,8 @@ class Slot:
             loss = float(value)
         except (TypeError, ValueError):
             raise TypeError(f"loss: expected a number, got {type(value).__name__}") from None
-        if _number("weight", weight) < 0:
-            raise ValueError(f"weight: expected 0 or more, got {weight}")
+        if not 0 <= _number("weight", weight) <= 1e30:
+            raise ValueError(f"weight: expected a number from 0 to 1e30, got {weight}")
         self._loss, self._weight = loss, float(weight)
 
     def _check(self, w: Tensor) -> None:
@@ -261,8 +273,7 @@ class Slot:
     def _await_all(self) -> None:
         """Waits until all values are here, or will not come."""
         if self._early:
-            self._session._wait(lambda seconds: self._native.arrived(self._turn, -1, seconds))
-            self._early = False
+            self._early = not self._session._wait(lambda seconds: self._native.arrived(self._turn, -1, seconds))
 
     def __enter__(self) -> "Slot":
         if self._ended:
@@ -276,13 +287,15 @@ class Slot:
                  trace: TracebackType | None) -> bool:
         if self._session._is_elsewhere():
             return False
+        cancelled = isinstance(error, Cancelled) and self.revoked
         try:
+            if error is None:
+                self._await_all()
             for follower in self._session._followers:
                 follower.leave(self, error is not None)
         except BaseException as late:
             self._fail(late)
             raise
-        cancelled = isinstance(error, Cancelled) and self.revoked
         if error is not None and not cancelled:
             self._fail(error)
             return False
@@ -294,8 +307,8 @@ class Slot:
                            "and slot.number")
             self._fail(unread)
             raise unread
-        self._await_all()
         self._ended = True
+        self._cancelled = cancelled
         self._values.clear()
         if self._loss is None and not self.revoked:
             self._native.fail(self._turn, "slot.loss() was not called")
@@ -414,7 +427,7 @@ class Session:
         """The slots of this worker, until all steps are done. The first call joins the job."""
         if not self._started:
             job: list[Any] = [*self._job, all(follower.early for follower in self._followers)]
-            job[ARITHMETIC] = "; ".join(filter(None, [job[ARITHMETIC], *(f.start() for f in self._followers)]))
+            job[ARITHMETIC] = _joined([job[ARITHMETIC], *(f.start() for f in self._followers)])
             with _arguments():
                 self._native.start(*job)
             self._started = True
@@ -588,6 +601,16 @@ class Session:
             except Exception:
                 with contextlib.suppress(Exception):
                     traceback.print_exc()
+
+
+def _joined(parts: list[str]) -> str:
+    """Joins the names of what the bits depend on. The C part takes 127 bytes, so what followers add to them, several
+    Servers for example, is replaced by its digest if it is too long."""
+    own, *added = parts
+    text = "; ".join(filter(None, parts))
+    if len(text.encode()) <= ARITHMETIC_BYTES or len(added) < 2:
+        return text
+    return "; ".join(filter(None, [own, f"servers {hashlib.sha256('; '.join(added).encode()).hexdigest()[:32]}"]))
 
 
 @contextlib.contextmanager

@@ -294,7 +294,7 @@ def metrics_and_weights_say_what_is_wrong():
         refused(TypeError, "metric a: expected a number, got str", s.metric, "a", "much")
         assert refused(tern.Error, "the session has not started", s.metric, "a", 1).errno == errno.EINVAL
         slot = tern.session.Slot(s, 1, 0, 0, 0, 7, False, False)
-        refused(ValueError, "weight: expected 0 or more, got -1", slot.loss, 1, -1)
+        refused(ValueError, "weight: expected a number from 0 to 1e30, got -1", slot.loss, 1, -1)
         refused(ValueError, "weight: expected a finite number, got nan", slot.loss, 1, float("nan"))
         refused(TypeError, "weight: expected a number, got str", slot.loss, 1, "x")
 

@@ -612,16 +612,16 @@ static void test_losses_and_metrics_of_workers_are_kept(void **state)
 	(void)state;
 	open_with_workers(&rig, v, &job);
 	list = rig.server->metrics.list;
-	say(&v[0], "{\"type\":\"progress\",\"step\":3,\"loss\":0.5,\"weight\":2,"
-		   "\"metrics\":[[\"a\",1.5,3],[\"b\",\"nan\",3]]}");
+	say(&v[0], "{\"type\":\"progress\",\"step\":1,\"loss\":0.5,\"weight\":2,"
+		   "\"metrics\":[[\"a\",1.5,1],[\"b\",\"nan\",1]]}");
 	while (rig.server->metrics.count < 2)
 		step(&rig);
 	/* This worker is behind the other one, so its value of `a` is older. */
-	say(&v[1], "{\"type\":\"progress\",\"step\":2,"
-		   "\"metrics\":[[\"a\",7,2],[\"c\",-1,2]]}");
+	say(&v[1], "{\"type\":\"progress\",\"step\":0,"
+		   "\"metrics\":[[\"a\",7,0],[\"c\",-1,0]]}");
 	while (rig.server->metrics.count < 3)
 		step(&rig);
-	assert_true(list[0].value == 1.5 && list[0].step == 3);
+	assert_true(list[0].value == 1.5 && list[0].step == 1);
 	assert_true(isnan(list[1].value) && list[2].value == -1);
 	assert_true(rig.server->workers[0]->loss == 0.5);
 	assert_true(rig.server->workers[0]->loss_weight == 2);
@@ -636,7 +636,8 @@ static void test_a_malformed_progress_is_refused(void **state)
 		"\"loss\":\"x\",\"weight\":1", "\"metrics\":{}", "\"metrics\":[1]",
 		"\"metrics\":[[\"a\",1]]", "\"metrics\":[[\"a b\",1,1]]",
 		"\"metrics\":[[\"a\",\"x\",1]]", "\"metrics\":[[\"a\",1,-1]]",
-		"\"metrics\":[[\"a\",1,1.5]]", "\"metrics\":[[\"\\u001b[m\",1,1]]"};
+		"\"metrics\":[[\"a\",1,1.5]]", "\"metrics\":[[\"a\",1,2]]",
+		"\"metrics\":[[\"\\u001b[m\",1,1]]"};
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
 	char text[120];
 

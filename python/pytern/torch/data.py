@@ -21,6 +21,7 @@ import ctypes
 import errno
 import math
 import os
+import pickle
 import random
 import signal
 import time
@@ -39,6 +40,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from .._errors import Error
 from ..session import BATCH, RECORDS, Session, Slot, _last_line
 
+ORPHAN_S = 5.0  # how often a process looks whether its caller lives
 CLOSE_S = 2.0  # how long a process that reads a record may go on after close()
 WAIT_S = 0.1  # longest wait without a look at signals
 PREFETCH_MAX = 256  # what the C part tells at once
@@ -121,7 +123,8 @@ def _answer(reader: Reader, key: Key, seed: int, records: Sequence[int]) -> Any:
 
 def _serve(reader: Reader, conn: Connection, callers: list[Connection], requests: Any, batch: int,
            deterministic: bool) -> None:
-    """What a process does, until the caller closes its end or dies. `callers`: ends of the caller that were inherited."""
+    """Runs in a process until the caller closes its end or dies. `callers`: ends of the caller that were inherited."""
+    caller = os.getppid()
     for other in callers:
         other.close()  # else this process would keep the others from noticing the caller's death
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller as well, who closes
@@ -130,6 +133,10 @@ def _serve(reader: Reader, conn: Connection, callers: list[Connection], requests
     torch.use_deterministic_algorithms(deterministic)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
+            # Another child of the caller may hold the other end open after the caller's death.
+            while not conn.poll(ORPHAN_S):
+                if os.getppid() != caller:
+                    return
             place, key, seed = conn.recv()
             conn.send_bytes(_answer(reader, key, seed, requests[place * batch:(place + 1) * batch]))
 
@@ -210,7 +217,7 @@ class Processes:
             reader, theirs, inherited, self._requests, self._batch, torch.are_deterministic_algorithms_enabled()))
         try:
             process.start()
-        except (AttributeError, TypeError, ValueError, ImportError) as error:
+        except (AttributeError, TypeError, ValueError, ImportError, pickle.PicklingError) as error:
             mine.close()
             raise TypeError(f"slots: the dataset cannot be sent to another process: {_last_line(error)}") from error
         except BaseException:

@@ -28,6 +28,8 @@ def untouched(module: nn.Module) -> Iterator[None]:
                 # PyTorch 1.13 does not count the changes of running statistics, so the values are compared.
                 if not torch.equal(buffer, before):
                     buffer.copy_(before)
+        # Autocast keeps the casts of parameters that were made here, without a graph, for the forward pass of the slot.
+        torch.clear_autocast_cache()
         torch.set_rng_state(of_torch)
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)

@@ -127,12 +127,17 @@ class Memory:
         p = self.parameter
         shape, stride, offset = p.shape, p.stride(), p.storage_offset()
         before = StorageWeakRef(_storage(p))
+        # Noted first, since KeyboardInterrupt may come between any two lines.
+        kept, self._mapping = self._mapping, mapping
         p.data = tensor
-        if before.expired():
-            self._mapping = mapping
+        storage = None if before.expired() else torch.UntypedStorage._new_with_weak_ptr(before.cdata)
+        if storage is None:  # nobody else refers to it, or did a moment ago
             self.pointer = p.data_ptr()
             return True
-        p.data = _at(before, shape, stride, offset)
+        if not hasattr(torch.Tensor, "untyped_storage"):  # PyTorch before 2.0
+            storage = torch.FloatStorage(wrap_storage=storage)
+        p.data = torch.empty(0).set_(storage, offset, shape, stride)
+        self._mapping = kept
         return False
 
 
@@ -189,14 +194,6 @@ class Views:
 
 def _storage(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-
-
-def _at(before: StorageWeakRef, *layout: Any) -> torch.Tensor:
-    """A tensor in a storage that others refer to."""
-    storage = torch.UntypedStorage._new_with_weak_ptr(before.cdata)
-    if not hasattr(torch.Tensor, "untyped_storage"):  # PyTorch before 2.0
-        storage = torch.FloatStorage(wrap_storage=storage)
-    return torch.empty(0).set_(storage, layout[2], layout[0], layout[1])
 
 
 _views: "weakref.WeakSet[Views]" = weakref.WeakSet()

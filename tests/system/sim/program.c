@@ -281,7 +281,7 @@ static void go_on_early(struct program *p)
 	expect(p, tern_slot_end(slot, 0.5), -EAGAIN, "an early end");
 	if (tern_slot_gradient(slot, p->ids[0]))
 		complain(p, "got memory for a gradient of an early slot");
-	if (p->member->fails && dice(p, 500)) {
+	if (p->member->fails) {
 		p->slot = NULL;
 		expect(p, tern_slot_fail(slot, "the program has failed"), 0,
 			"the failure of an early slot");
@@ -528,9 +528,11 @@ static void look(struct program *p)
 {
 	const struct tern_slot_info before = p->info;
 	struct tern_slot_info said;
-	int count = tern_session_ahead(p->session, &said, 1);
-	int r = tern_session_next(p->session, &p->slot, &p->info);
+	int count = tern_session_ahead(p->session, &said, 1), r;
 
+	if (p->again && dice(p, 700)) /* the slot may be revoked meanwhile */
+		return wait_a_while(p);
+	r = tern_session_next(p->session, &p->slot, &p->info);
 	if (r == 0) {
 		p->early = p->info.early;
 		memset(p->seen, 0, sizeof(p->seen));
@@ -846,14 +848,21 @@ static bool all_have_the_result(const struct job *j)
 }
 
 /* Chooses which tensors travel as bf16. In async mode, where a worker that is lost leaves
- * some chunks updated, all or none of them do, so that the chunks are those of the ledger. */
-static unsigned choose_bf16(uint64_t seed, bool async)
+ * some chunks updated, all of them have the same types, so that the chunks are those of the
+ * ledger. A session sorts by types before names, so here the types are sorted, too. */
+static void choose_types(struct job *j, uint64_t seed)
 {
-	unsigned all = (1u << TENSORS) - 1;
+	uint64_t random = tern_mix64(seed);
+	unsigned type = random % 4; /* push: 2, pull: 1 */
 
-	if (seed % 4 == 0)
-		return 0;
-	return async || seed % 4 == 1 ? all : (unsigned)(tern_mix64(seed) % (all + 1));
+	for (unsigned k = 0; k < TENSORS; k++) {
+		if (k == 1 && !j->async) /* the first one that is not of whole lines */
+			type = 0;
+		if (k > 0 && !j->async && random >> (2 * k) & 1)
+			type = TERN_MIN(type + 1, 3u);
+		j->push_bf16 |= (type >> 1) << k;
+		j->pull_bf16 |= (type & 1) << k;
+	}
 }
 
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
@@ -874,14 +883,14 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)
 		.async = seed % 8 == 5,
 		.sessions = true,
 		.given = given,
-		.push_bf16 = choose_bf16(seed / 4 + 1, seed % 8 == 5),
-		.pull_bf16 = choose_bf16(seed / 6 + 2, seed % 8 == 5),
 		.from_first = from_first,
 		.initial = initial,
 		.apart = rare_has,
 		.prologue = hurt_giver,
 		.also = all_have_the_result};
 
+	if (seed / 4 % 4)
+		choose_types(&job, seed);
 	if (!job.async && job.workers > 1 && seed % 3 != 1)
 		job.fickle = 1 + (unsigned)(seed / 12 % (job.workers - 1));
 	if (job.losses + job.fickle >= job.workers)
