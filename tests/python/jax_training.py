@@ -98,6 +98,18 @@ def a_leaf_without_a_gradient_is_not_pushed():
                         {"b": None, "w": None})
 
 
+def a_tree_may_have_none_where_it_has_no_parameter():
+    s, native = session(slots=1)
+    with s:
+        server = pytern.jax.Server({"b": None, "w": jnp.ones(3)}, s)
+        for slot in s.slots():
+            with slot:
+                assert server.tree(slot)["b"] is None
+                server.push_tree(slot, jax.grad(lambda p: jnp.sum(p["w"] ** 2))(server.tree(slot)))
+                assert list(native.pushed) == ["w"]
+                slot.loss(0)
+
+
 def what_cannot_be_trained_is_refused_by_name():
     s, native = session(slots=1)
     refused(ValueError, "parameter w: expected an array of float32, got int32", pytern.jax.Server,
@@ -141,6 +153,7 @@ tap.run([
     training_begins_with_the_values_of_the_tree,
     gradients_of_a_tree_are_pushed_by_their_names,
     a_leaf_without_a_gradient_is_not_pushed,
+    a_tree_may_have_none_where_it_has_no_parameter,
     what_cannot_be_trained_is_refused_by_name,
     the_example_learns_and_its_bytes_are_the_same,
 ])

@@ -523,6 +523,20 @@ def other_dropout_is_another_job():
     assert len(jobs) == 2, jobs
 
 
+def an_evaluation_under_autocast_leaves_the_slots_gradients():
+    module = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def each(server, slot):
+        with server.evaluating(slot):
+            module(torch.arange(5))
+        module(torch.arange(5)).sum().backward()
+        slot.loss(0)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        native, _ = train(module, each)
+    assert all(len(pushed) == 5 for pushed, _ in native.history), [list(pushed) for pushed, _ in native.history]
+
+
 def bfloat16_autocast_sends_float32_and_sees_new_values():
     def each(server, slot):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -809,6 +823,7 @@ tap.run([
     tied_parameters_are_one_tensor,
     frozen_parameters_are_not_declared_and_are_part_of_the_job,
     other_dropout_is_another_job,
+    an_evaluation_under_autocast_leaves_the_slots_gradients,
     bfloat16_autocast_sends_float32_and_sees_new_values,
     random_numbers_depend_on_the_slot_only,
     threads_and_determinism_are_set,

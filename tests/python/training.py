@@ -86,22 +86,26 @@ def every_optimizer_descends_in_all_modes():
 EARLY = """
 import os
 import time
+import numpy
 import pytern
 early, cancelled = [], []
 with pytern.Session(steps=10, slots=2, verify_first=0, optimizer=pytern.SGD(lr=0.1)) as s:
     w = s.tensor("w", (5, 3), pytern.uniform(1))
+    m = s.tensor("m", 2, optimizer=pytern.Mean())
     for slot in s.slots():
         early += [slot.step] * slot._early
         with slot:
             if os.environ["TERN_INDEX"] == "1" and slot.step in (3, 6):
                 time.sleep(0.5)
                 assert slot.step == 3, "no luck"
+            slot.push(m, numpy.ones(2, numpy.float32))  # waits, and does not hide that the slot is cancelled
             try:
                 slot.push(w, slot[w] * (slot.number + 1))
             except pytern.Cancelled:
                 cancelled.append(slot.step)
                 raise
             slot.loss(0)
+        assert slot.cancelled == (slot.step in cancelled and slot._early)
     print({4, 7} <= set(early), cancelled)
     print(w.value.tobytes().hex())
     s.finisher()
