@@ -124,7 +124,7 @@ def who_is_waited_for_is_told_after_a_second():
 
 
 def evaluations(*options, what="evaluate", **session):
-    """What the workers print that evaluate: (worker, step, slot, repeated) each."""
+    """The evaluations that the workers print: (worker, step, slot, repeated) each."""
     events = run(what, *options, **session)
     told = [event["text"].split() for event in events if event["event"] == "output"]
     return sorted(tuple(int(word) for word in words[1:]) for words in told if words[:1] == ["evaluates"]), events

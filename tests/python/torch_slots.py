@@ -747,7 +747,7 @@ def other_optimizers_and_clipping_are_refused():
 
 
 def scaler_classes():
-    """Those of this PyTorch: torch.cuda.amp.GradScaler, and since 2.3 torch.amp.GradScaler and torch.cpu.amp.GradScaler."""
+    """The gradient scalers of this PyTorch: that of torch.cuda.amp, and since 2.3 those of torch.amp and torch.cpu.amp."""
     found = [torch.cuda.amp.GradScaler]
     for path in (("amp",), ("cpu", "amp")):
         module = torch

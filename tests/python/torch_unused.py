@@ -60,7 +60,7 @@ def work(out, case):
 
 
 def expected(case):
-    """The same with PyTorch alone: a gradient is the mean over the slots, and None if no slot has one."""
+    """Trains the module with PyTorch alone: a gradient is the mean over the slots, and None if no slot has one."""
     model = Model()
     optimizer, scheduler = CASES[case][1](model.parameters())
     for step in range(STEPS):

@@ -65,7 +65,7 @@ class RemoteTraceback(Exception):
 
 
 class Doing:
-    """What a process does, for the caller to see if it dies: three numbers of shared memory."""
+    """The slot and record that a process is at, for the caller to see if it dies: three numbers of shared memory."""
 
     def __init__(self, numbers: Any, place: int) -> None:
         self._numbers = numbers
@@ -105,7 +105,7 @@ class Reader:
                 torch.set_num_threads(threads)
 
     def part(self) -> str:
-        """What cannot be done, when an exception has come."""
+        """Says which part of the work has raised an exception."""
         record = self.doing.read()[1]
         return "the batch cannot be made of its records" if record is None else f"record {record} cannot be read"
 
@@ -144,7 +144,7 @@ def _serve(reader: Reader, conn: Connection, callers: list[Connection], requests
 # ---- in the calling process ----
 
 class _Process:
-    """One process. `pending`: the slots that it was asked for, in order, with the place of their records."""
+    """A process that reads ahead. `pending`: the slots that it was asked for, in order, with the place of their records."""
 
     def __init__(self, process: Any, conn: Connection, doing: Doing) -> None:
         self.process = process
