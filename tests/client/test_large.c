@@ -262,8 +262,10 @@ static void test_the_last_chunks_of_four_billion_elements_move(void **state)
 	(void)state;
 	open_rig(&rig);
 	declare(&rig, "a", 1000000000, false);
-	declare(&rig, "b", MOST - 1000000000 - 100000, true);
-	declare(&rig, "c", 100000, false);
+	declare(&rig, "b", MOST - 1000000000 - 100016, true);
+	/* Of no whole cache lines, so they are behind the others. */
+	declare(&rig, "c", 100001, false);
+	declare(&rig, "d", 15, false);
 	assert_int_equal(start(&rig, 2), 0);
 	w = session_worker(rig.session);
 	assert_int_equal(w->room_count, 2);
@@ -272,7 +274,7 @@ static void test_the_last_chunks_of_four_billion_elements_move(void **state)
 	assert_true(rig.joined_elements == MOST);
 	tern_talk_say(&rig.talk, json_pack("{s:s}", "type", "welcome"));
 	last = w->plan.chunk_count - 1;
-	last_bf16 = tern_plan_chunk_at(&w->plan, MOST - 100001);
+	last_bf16 = tern_plan_chunk_at(&w->plan, MOST - 100017);
 	assert_int_equal(last_bf16, last - 1);
 	assert_true(w->plan.chunks[last_bf16].push_bf16);
 	assert_true(w->plan.chunks[last_bf16].bf16_first * sizeof(uint16_t) > 1ull << 32);
