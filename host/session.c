@@ -129,8 +129,14 @@ static int find_place(struct tern_job_opts *job)
 {
 	int r = read_number("TERN_WORKERS", &job->workers);
 
-	if (r == 0)
+	if (r == 0) {
 		r = read_number("TERN_INDEX", &job->index);
+		if (r == -ENOENT)
+			return shared_complain(-EINVAL,
+				"TERN_WORKERS is %u, and TERN_INDEX is not set: which of "
+				"the workers is this one?",
+				job->workers);
+	}
 	if (r == -ENOENT)
 		shared_complain(-EINVAL,
 			"the number of workers is not known: give `workers` and `index`, "

@@ -184,8 +184,11 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 
 static void decide(struct tern_server *s)
 {
+	char why[400];
+
 	if (all_leave(s)) {
-		leaving_interrupt(s, "every worker was asked to end");
+		snprintf(why, sizeof(why), "every worker leaves: %s", s->leave_text);
+		leaving_interrupt(s, why);
 	} else if (s->bye_count > 0 || somebody_goes_on(s)) {
 		let_go(s, NULL);
 	} else if (s->roll_count < ROLLS_MAX) {
@@ -231,6 +234,8 @@ void leaving_on_leave(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->leaving = true;
+	snprintf(s->leave_text, sizeof(s->leave_text), "%s",
+		text ? text : "no reason given");
 	if (s->interrupting)
 		return;
 	if (all_leave(s)) {

@@ -331,6 +331,7 @@ struct tern_server {
 	uint32_t roll_count; /* roll calls without a decision */
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
 	char interrupt_text[400];
+	char leave_text[300];          /* why the last worker leaves that said so */
 	struct tern_timer zero_timer;  /* start.c: next attempt to reach server 0 */
 	struct tern_timer start_timer; /* start.c: next note about missing processes */
 	uint32_t again_count; /* start.c: how often server 0 said "again" in a row */

@@ -121,7 +121,7 @@ class Tensor:
             self._warned = True
             what = (f"is {array.dtype} and is converted to float32" if array.dtype != numpy.float32
                     else "is not contiguous and is copied")
-            warnings.warn(f"tensor {self.name}: its gradient {what} in each push", stacklevel=4)
+            warnings.warn(f"tensor {self.name}: its gradient {what} in each push", stacklevel=3)
         return numpy.ascontiguousarray(array, numpy.float32).reshape(self.shape)
 
 

@@ -239,7 +239,7 @@ def terminated_worker_leaves_with_exit_code_0():
             process.kill()
     assert "left" in workers[0].events[-1]["text"], workers[0].events[-1]
     assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
-    assert "every worker was asked to end" in server.events[-1]["text"], server.events[-1]
+    assert "every worker leaves: it was asked to end (SIGTERM)" in server.events[-1]["text"], server.events[-1]
 
 
 def saved_paths(*processes):
