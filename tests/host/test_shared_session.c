@@ -582,7 +582,7 @@ static void test_a_slot_can_be_mapped_and_the_mapping_is_its_own(void **state)
 				map[step].bytes - PART_COUNT * sizeof(float));
 			check_whole(last, -(float)step);
 			*last = 7;
-			check_whole((const float *)values, -(float)step);
+			check_whole((const float *)(const void *)values, -(float)step);
 			assert_int_equal(tern_shared_push(t.shared, slot, i, from), 0);
 		}
 		assert_int_equal(tern_shared_end(t.shared, slot, 0), 0);
