@@ -19,7 +19,7 @@
 struct tern_chunk {
 	uint64_t first, count; /* its range of the flat vector, in elements */
 	uint32_t server;
-	/* Its gradients, or its values, travel as bf16; else as f32. */
+	/* The chunk's gradients (push) or values (pull) travel as bf16; else as f32. */
 	bool push_bf16, pull_bf16;
 	/* If push_bf16: number of elements of such chunks before this one. */
 	uint64_t bf16_first;

@@ -34,7 +34,8 @@ struct tern_server_progress {
 	double staleness_mean;
 	uint64_t staleness_max;
 	const struct tern_metrics *metrics; /* ps/metric.h */
-	/* Who is waited for, and for what, if nothing has happened for a second; else "". */
+	/* The processes that are waited for, and why, if nothing has happened for a second;
+	 * else "". */
 	const char *waits_for;
 };
 

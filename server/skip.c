@@ -38,7 +38,7 @@ struct skips {
 	uint32_t marked_count;
 	uint8_t *marks;
 	uint64_t *skipped; /* by tensor: number of updates that it was left out of */
-	/* Of the present update. */
+	/* The segments of the present update, and the rules that they have. */
 	struct tern_updater_segment *segments;
 	struct skip_rule *rules;
 	unsigned segment_count, rule_count;

@@ -32,7 +32,7 @@ struct output {
 
 struct progress {
 	uint64_t step, steps;
-	/* What is not known is NAN, or "". */
+	/* A number below that is not known is NAN, and a text "". */
 	double loss;
 	const char *metrics; /* "accuracy 0.93  top5 0.99" */
 	double lr, staleness;

@@ -263,7 +263,7 @@ static void test_the_last_chunks_of_four_billion_elements_move(void **state)
 	open_rig(&rig);
 	declare(&rig, "a", 1000000000, false);
 	declare(&rig, "b", MOST - 1000000000 - 100016, true);
-	/* Of no whole cache lines, so they are behind the others. */
+	/* These tensors are not of whole cache lines, so they are behind the others. */
 	declare(&rig, "c", 100001, false);
 	declare(&rig, "d", 15, false);
 	assert_int_equal(start(&rig, 2), 0);

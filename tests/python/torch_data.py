@@ -96,7 +96,7 @@ def batches_are_the_same_for_any_number_of_processes():
         torch.rand(workers)
         assert same(alone, slots_of(Dataset(), workers=workers, prefetch=prefetch)), (workers, prefetch)
         nobody_is_left()
-    # One intra-op thread, whatever the server has.
+    # A loader has one intra-op thread, however many the server has.
     s, _ = session(1, records=RECORDS)
     with s:
         server = Server(nn.Linear(3, 1), s, threads=2)

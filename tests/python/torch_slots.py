@@ -763,7 +763,7 @@ def gradient_scalers_are_refused():
     for base in scaler_classes():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of the older names
-            # One for GPUs is never enabled without a GPU.
+            # A scaler for GPUs is never enabled without a GPU.
             enabled = type("Scaler", (base,), {"is_enabled": lambda self: True})(enabled=False)
             disabled = base(enabled=False)
         in_slot("GradScaler.scale(): the scaled gradients would be sent, and the servers neither unscale them nor leave a step "

@@ -296,7 +296,7 @@ static void test_a_tensor_that_no_slot_pushes_stands_still(void **state)
 		/* Gradients are read in place. */
 		{"shm", NULL, NULL, 1, 3, 3, STEPS, TERN_MODE_SYNC, 0},
 		{"shm", NULL, NULL, 2, 4, 2, STEPS, TERN_MODE_SYNC, 0},
-		/* They are folded. */
+		/* Gradients are folded. */
 		{"tcp", NULL, NULL, 1, 2, 20, STEPS, TERN_MODE_SYNC, 0},
 		{"shm", NULL, NULL, 2, 1, 13, STEPS, TERN_MODE_SYNC, 0},
 	};
