@@ -155,6 +155,56 @@ def the_module_can_be_evaluated_between_slots():
     assert len(native.history) == 3 and all(len(pushed) == 14 for pushed, _ in native.history)
 
 
+LEFT_IN_EVAL = ("module (the whole): Sequential computes gradients in eval() and was in train() before: call train() after an "
+                "evaluation")
+
+
+def a_module_that_an_evaluation_left_in_eval_is_named():
+    module = small(nn.Dropout(0.5))
+
+    def each(server, slot):
+        loss_of(module).backward()
+        if slot.step == 1:
+            module.eval()
+    in_slot(LEFT_IN_EVAL, each, module)
+
+
+def an_evaluation_before_the_first_slot_must_end_in_train():
+    module = small(nn.Dropout(0.5))
+
+    def each(server, slot, train):
+        if slot.step == 0:
+            module.eval()
+        if train:
+            module.train()
+        loss_of(module).backward()
+    in_slot(LEFT_IN_EVAL, lambda server, slot: each(server, slot, False), module)
+    train(module.train(), lambda server, slot: (each(server, slot, True), slot.loss(0)))
+
+
+def a_part_may_stay_in_eval_and_not_change_its_mode():
+    module = small(nn.Dropout(0.5))
+    module[2].eval()
+
+    def each(server, slot):
+        if slot.step == 2:
+            module[2].train()
+        with server.no_sync():
+            loss_of(module).backward()
+    in_slot("module 2: Dropout computes gradients in train() and was in eval() before", each, module)
+
+
+def a_module_may_begin_in_eval():
+    module = small(nn.Dropout(0.5)).eval()
+
+    def each(server, slot):
+        module.train()
+        loss_of(module).backward()
+        module.eval()
+        slot.loss(0)
+    train(module, each)
+
+
 # ---- initial values ----
 
 class Unknown(nn.Module):
@@ -803,6 +853,10 @@ tap.run([
     the_state_after_the_last_slot_is_the_final_one,
     a_graph_of_an_earlier_slot_cannot_use_the_new_values,
     the_module_can_be_evaluated_between_slots,
+    a_module_that_an_evaluation_left_in_eval_is_named,
+    an_evaluation_before_the_first_slot_must_end_in_train,
+    a_part_may_stay_in_eval_and_not_change_its_mode,
+    a_module_may_begin_in_eval,
     training_begins_with_the_values_of_the_module,
     stated_values_are_made_by_the_servers,
     a_counter_that_differs_is_another_job,

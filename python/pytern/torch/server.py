@@ -157,6 +157,10 @@ class Server:
         self._buffers = [(f"{prefix}.{key}" if prefix else key, part, key) for prefix, part in module.named_modules()
                          for key in part._buffers]
         self._before: list[tuple[torch.Tensor | None, int]] = []
+        # (name, module, whether it trains) of all modules, and whether a slot has computed with them.
+        self._modes = [(name, part, part.training) for name, part in module.named_modules()]
+        self._modes_hold = False
+        self._modes_checked = False  # in this slot
         self._removers = [self._hook(p) for p in self._parameters]
         torch.set_num_threads(threads)
         if deterministic:
@@ -192,7 +196,10 @@ class Server:
 
     def _final(self, p: _Parameter) -> None:
         slot = self._slot
-        if slot is None or self._quiet or p.parameter.grad is None:
+        if slot is None or p.parameter.grad is None:
+            return
+        self._check_modes()
+        if self._quiet:
             return
         p.passes += 1
         if p.passes == self._accumulate:
@@ -202,6 +209,21 @@ class Server:
             raise Error(-errno.EALREADY, f"parameter {p.name}: its gradient was sent after {expected} and another pass "
                         "adds to it: use Server(accumulate=N), or `with server.no_sync():` for all passes of a slot but "
                         "the last one, or torch.utils.checkpoint with use_reentrant=False")
+
+    def _check_modes(self) -> None:
+        """At the first gradient of a slot: refuses a module that does not train as it did before, as after an evaluation
+        that has left it in eval(). Until the first slot has computed, modules may still be put into train()."""
+        if self._modes_checked:
+            return
+        self._modes_checked = True
+        for name, part, training in self._modes:
+            if part.training != training and (training or self._modes_hold):
+                was, now = ("train()", "eval()") if training else ("eval()", "train()")
+                raise Error(-errno.EINVAL, f"module {name or '(the whole)'}: {type(part).__name__} computes gradients in {now} "
+                            f"and was in {was} before: call train() after an evaluation, or evaluate in "
+                            "`with server.evaluating(slot):`. Modes cannot change in the middle of a job")
+        self._modes = [(name, part, part.training) for name, part, _ in self._modes]
+        self._modes_hold = True
 
     def _push(self, slot: Slot, p: _Parameter) -> None:
         gradient = p.parameter.grad
@@ -290,6 +312,7 @@ class Server:
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
         seed_generators(slot.seed)
+        self._modes_checked = False
         self._slot = slot
 
     def leave(self, slot: Slot, failed: bool) -> None:
