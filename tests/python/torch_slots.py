@@ -16,6 +16,8 @@ import pytern as tern
 import pytern.torch
 import torch
 import torch.utils.checkpoint
+from pytern.torch import devices
+from pytern.torch.views import Memory
 from torch import nn
 
 from jobs import tap
@@ -203,6 +205,62 @@ def a_module_may_begin_in_eval():
         module.eval()
         slot.loss(0)
     train(module, each)
+
+
+# ---- devices ----
+
+class Normed(nn.Module):
+    """Parameters in both layouts, and running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm2d(3)
+        self.second = nn.Linear(300 * 3, 60)
+        self.scale = nn.Parameter(torch.tensor(2.5))
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x)).flatten(1)) * self.scale
+
+
+def values_and_gradients_of_another_device_are_copied():
+    """No device is at hand, so the CPU's tensors go the way of a GPU's: nothing of them is read or written in place."""
+    def run():
+        torch.manual_seed(3)
+        module = Normed()
+
+        def each(server, slot):
+            loss = loss_of(module, torch.rand(2, 2, 21, 16))
+            loss.backward()
+            with server.evaluating(slot):
+                module(torch.rand(2, 2, 21, 16))
+            slot.loss(loss.item())
+        native, server = train(module, each, values=lambda step, name, shape: numpy.full(shape, 0.1 + 0.1 * step))
+        return native.history, server.state_dict()
+    usual = run()
+    before = devices.on_host, devices.to_host, Memory.array
+    devices.on_host = lambda tensor: False
+    devices.to_host = lambda tensor: numpy.array(tensor.detach())
+    Memory.array = None
+    try:
+        copied = run()
+    finally:
+        devices.on_host, devices.to_host, Memory.array = before
+    assert len(usual[0]) == len(copied[0]) == 3
+    for (one, loss), (other, same_loss) in zip(usual[0], copied[0]):
+        assert loss == same_loss and len(one) == 9 and list(one) == list(other)
+        assert all(numpy.array_equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(value, copied[1][name]) for name, value in usual[1].items())
+
+
+def devices_that_cannot_be_trained_on_are_named():
+    s, _ = session()
+    refused(ValueError, "parameter 0.weight is on meta: parameters on the CPU or on a CUDA device can be trained",
+            Server, small().to("meta"), s)
+    module = small()
+    module[2].to("meta")
+    module[2].weight.requires_grad_(False)
+    refused(ValueError, "parameter 2.bias is on meta: ", Server, module, s)
 
 
 # ---- initial values ----
@@ -857,6 +915,8 @@ tap.run([
     an_evaluation_before_the_first_slot_must_end_in_train,
     a_part_may_stay_in_eval_and_not_change_its_mode,
     a_module_may_begin_in_eval,
+    values_and_gradients_of_another_device_are_copied,
+    devices_that_cannot_be_trained_on_are_named,
     training_begins_with_the_values_of_the_module,
     stated_values_are_made_by_the_servers,
     a_counter_that_differs_is_another_job,

@@ -15,6 +15,8 @@ def untouched(module: nn.Module) -> Iterator[None]:
     the generators of torch, numpy and random are as they were before."""
     modes = [(part, part.training) for part in module.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    gpus = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.device.type == "cuda"}
+    of_gpus = [(gpu, torch.cuda.get_rng_state(gpu)) for gpu in gpus]
     of_torch, of_random, of_numpy = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
     module.eval()
     try:
@@ -31,5 +33,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
         # Autocast keeps the casts of parameters that were made here, without a graph, for the forward pass of the slot.
         torch.clear_autocast_cache()
         torch.set_rng_state(of_torch)
+        for gpu, state in of_gpus:
+            torch.cuda.set_rng_state(state, gpu)
         random.setstate(of_random)
         numpy.random.set_state(of_numpy)

@@ -17,6 +17,7 @@ from torch import nn
 
 from .._frameworks import Stated, hint
 from ..rules import Init, constant, normal, uniform
+from .devices import to_host
 
 # Deviations that a sample may have from its distribution, in standard deviations of the statistic. One parameter in
 # 10^11 is further away by chance.
@@ -141,7 +142,7 @@ def begin_of(module: nn.Module, init: Mapping[str, Init] | None) -> dict[str, An
     """How the parameters of a module that require gradients begin, by their names: as `init` states, or else with the
     values that they have, as arrays. An array is the parameter's own memory, unless that has another layout."""
     stated = Stated(init)
-    found = {name: stated.find(name) or parameter.detach().contiguous().numpy()
+    found = {name: stated.find(name) or to_host(parameter)
              for name, parameter in module.named_parameters() if parameter.requires_grad}
     stated.refuse_unused(UNUSED)
     return found

@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-import numpy
 import torch
 from torch import nn
 
@@ -29,7 +28,7 @@ from .._errors import Error
 from .._frameworks import build_digest
 from ..rules import Init, Mean
 from ..session import CLIP_NORM, MODE, STEPS, Session, Slot, Tensor
-from . import refusals
+from . import devices, refusals
 from .data import Batches, seed_generators
 from .evaluating import untouched
 from .initial import begin_of
@@ -43,14 +42,16 @@ ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_
 class _Parameter:
     """A parameter of the module, and the tensor of the session with its values."""
 
-    __slots__ = ("name", "parameter", "tensor", "memory", "_pointer", "version", "passes", "keep")
+    __slots__ = ("name", "parameter", "tensor", "memory", "_buffer", "_pointer", "version", "passes", "keep")
 
     def __init__(self, name: str, parameter: nn.Parameter, tensor: Tensor, can_move: bool) -> None:
         self.name = name
         self.parameter = parameter
         self.tensor = tensor
-        # A parameter in another layout, such as channels_last, is assigned to.
-        self.memory = Memory(parameter, tensor, can_move) if parameter.is_contiguous() else None
+        # A parameter on a GPU, or in another layout, such as channels_last, is assigned to.
+        in_place = parameter.is_contiguous() and devices.on_host(parameter)
+        self.memory = Memory(parameter, tensor, can_move) if in_place else None
+        self._buffer = None if in_place else devices.buffer_for(parameter)
         self._pointer = parameter.data_ptr()
         self.version = parameter._version
         self.passes = 0  # backward passes of this slot that have added to the gradient
@@ -59,7 +60,9 @@ class _Parameter:
     def read(self, slot: Slot, there: set[Memory]) -> None:
         """Lets the parameter have the slot's version. there: where it is already."""
         if self.memory is None:
-            self._assign(slot[self.tensor])
+            assert self._buffer is not None
+            slot._native.read(slot._turn, self.tensor.id, self._buffer.numpy())
+            self._assign()
         else:
             if self.memory not in there:
                 slot._native.read(slot._turn, self.tensor.id, self.memory.array())
@@ -71,7 +74,9 @@ class _Parameter:
     def end(self) -> None:
         """Lets the parameter have the final values, in memory of its own."""
         if self.memory is None:
-            self._assign(self.tensor.value)
+            assert self._buffer is not None
+            self.tensor._session._native.param(self.tensor.id, self._buffer.numpy())
+            self._assign()
         else:
             self.memory.read_final(self.tensor._session._native)
             self.memory.changed()
@@ -79,9 +84,16 @@ class _Parameter:
     def has_moved(self) -> bool:
         return self.parameter.data_ptr() != (self.memory.pointer if self.memory else self._pointer)
 
-    def _assign(self, values: Any) -> None:
+    def values_of(self, gradient: torch.Tensor) -> Any:
+        """The gradient as an array, until the next call for this parameter."""
+        if devices.on_host(gradient):
+            return devices.to_host(gradient)
+        assert self._buffer is not None
+        return self._buffer.copy_(gradient.detach()).numpy()
+
+    def _assign(self) -> None:
         with torch.no_grad():
-            self.parameter.copy_(torch.from_numpy(numpy.array(values, numpy.float32)))
+            self.parameter.copy_(self._buffer)
 
 
 class _Statistic:
@@ -90,13 +102,28 @@ class _Statistic:
     __slots__ = ("name", "buffer", "tensor", "memory", "version")
 
     def __init__(self, name: str, buffer: torch.Tensor, session: Session) -> None:
-        if buffer.dtype != torch.float32 or buffer.device.type != "cpu" or not buffer.is_contiguous():
-            raise ValueError(f"buffer {name}: expected a contiguous tensor of float32 on the CPU")
+        if buffer.dtype != torch.float32 or buffer.device.type not in devices.KINDS or not buffer.is_contiguous():
+            raise ValueError(f"buffer {name}: expected a contiguous tensor of float32 on the CPU or on a CUDA device")
         self.name = name
         self.buffer = buffer
-        self.memory = buffer.detach().numpy()
+        self.memory = devices.to_host(buffer)
         self.version = buffer._version
         self.tensor = session.tensor(name, init=self.memory, optimizer=Mean(), push="f32", pull="f32")
+
+    def read(self, slot: Slot) -> None:
+        slot._native.read(slot._turn, self.tensor.id, self.memory)
+        self._assign()
+
+    def end(self) -> None:
+        self.tensor._session._native.param(self.tensor.id, self.memory)
+        self._assign()
+
+    def push(self, slot: Slot) -> None:
+        slot.push(self.tensor, devices.to_host(self.buffer))
+
+    def _assign(self) -> None:
+        if not devices.on_host(self.buffer):
+            self.buffer.copy_(torch.from_numpy(self.memory))
 
 
 class Server:
@@ -123,6 +150,7 @@ class Server:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Server: {what}: expected an integer of 1 or more, got {value!r}")
         _refuse_modules(module)
+        self._device = devices.device_of(module)
         _refuse_parameters(module)
         begins = begin_of(module, init)
         self.module = module
@@ -164,7 +192,7 @@ class Server:
         self._removers = [self._hook(p) for p in self._parameters]
         torch.set_num_threads(threads)
         if deterministic:
-            torch.use_deterministic_algorithms(True)
+            devices.be_deterministic(self._device)
         refusals.watch()
         refusals.servers.add(self)
         session._followers.append(self)
@@ -232,7 +260,7 @@ class Server:
         if gradient.layout != torch.strided:
             raise Error(-errno.EINVAL, f"parameter {p.name}: its gradient is sparse, which cannot be sent: make its "
                         "module with sparse=False")
-        slot.push(p.tensor, gradient.detach().contiguous().numpy())
+        slot.push(p.tensor, p.values_of(gradient))
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -306,12 +334,13 @@ class Server:
         for p in self._parameters:
             p.read(slot, there)
         for statistic in self._statistics:
-            slot._native.read(slot._turn, statistic.tensor.id, statistic.memory)
+            statistic.read(slot)
         for count, first in self._counts:
             count.fill_(first + slot.step)
         self._before = [(buffer, -1 if buffer is None else buffer._version)
                         for _, part, key in self._buffers for buffer in (part._buffers.get(key),)]
         seed_generators(slot.seed)
+        devices.seed(self._device, slot.seed)
         self._modes_checked = False
         self._slot = slot
 
@@ -338,13 +367,13 @@ class Server:
                     raise Error(-errno.EALREADY, f"parameter {p.name}: its gradient was sent, and `grad` was set again")
                 self._push(slot, p)
         for statistic in self._statistics:
-            slot.push(statistic.tensor, statistic.memory)
+            statistic.push(slot)
 
     def complete(self) -> None:
         for p in self._parameters:
             p.end()
         for statistic in self._statistics:
-            self._session._native.param(statistic.tensor.id, statistic.memory)
+            statistic.end()
         for count, first in self._counts:
             count.fill_(first + self._session._job[STEPS])
         self._complete = True
@@ -404,7 +433,8 @@ class Server:
         """Names what the bits of a gradient depend on: PyTorch, the processor, threads, and the module with what the
         servers do not know of it (frozen parameters and buffers)."""
         build = build_digest([torch.__config__.show(), torch.get_float32_matmul_precision(),
-                              str(torch.backends.mkldnn.enabled), str(torch.are_deterministic_algorithms_enabled())],
+                              str(torch.backends.mkldnn.enabled), str(torch.are_deterministic_algorithms_enabled()),
+                              *devices.settings(self._device)],
                              ENVIRONMENT)
         model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
         model.update(str([first for _, first in self._counts]).encode())
@@ -412,7 +442,7 @@ class Server:
                             *((n, b) for n, b in self.module.named_buffers() if id(b) not in self._ours)]:
             model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
             model.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return (f"torch {torch.__version__[:24]} {_vector_width()} cpu threads {self._threads} build {build} "
+        return (f"torch {torch.__version__[:24]} {_vector_width()} {devices.label(self._device)} threads {self._threads} build {build} "
                 f"model {model.hexdigest()[:8]}")
 
 
@@ -452,8 +482,6 @@ def _refuse_parameters(module: nn.Module) -> None:
             hint = "autocast computes in bfloat16 with float32 parameters" if parameter.dtype in (
                 torch.bfloat16, torch.float16) else "convert the module with float()"
             raise ValueError(f"parameter {name} is {str(parameter.dtype)[6:]}: servers have float32 parameters: {hint}")
-        if parameter.device.type != "cpu":
-            raise ValueError(f"parameter {name} is on {parameter.device}: parameters on the CPU can be trained so far")
         if parameter.layout != torch.strided or parameter.numel() == 0:
             raise ValueError(f"parameter {name}: expected a dense tensor of 1 element or more")
         spans.append((parameter.data_ptr(), parameter.data_ptr() + 4 * parameter.numel(), name))
