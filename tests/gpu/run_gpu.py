@@ -193,7 +193,7 @@ class Run:
         """ninja's names of the programs that the parts run."""
         targets = json.loads((self.built / "meson-info" / "intro-targets.json").read_text())
         return sorted(str(Path(name).resolve().relative_to(self.built.resolve())) for target in targets
-                      for name in target["filename"] if target["type"] == "executable" and is_wanted(target))
+                      for name in target["filename"] if is_wanted(target))
 
     def skip_part(self, name, why):
         self.results.all["parts"][name]["skipped"] = why
@@ -256,8 +256,10 @@ class Run:
 
 
 def is_wanted(target):
-    """Whether this call needs the target: a program of suite gpu or of bench/gpu, or tern."""
+    """Whether this call needs the target: a program of suite gpu or of bench/gpu, tern, or a file of the Python package."""
     where = Path(target["defined_in"]).parent.relative_to(TOP)
+    if target["type"] != "executable":
+        return where.parts[:2] == ("python", "pytern")
     on_device = where == Path("tests/gpu") and not target["name"].startswith("test_cuda")
     return on_device or where == Path("bench/gpu") or target["name"] == "tern"
 

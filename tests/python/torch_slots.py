@@ -253,6 +253,26 @@ def values_and_gradients_of_another_device_are_copied():
     assert all(torch.equal(value, copied[1][name]) for name, value in usual[1].items())
 
 
+def the_precision_of_products_is_part_of_the_arithmetic():
+    """PyTorch has had new names for it since 2.9, and refuses the old ones after these were used."""
+    module = small()
+    s, _ = session()
+    server = Server(module, s)
+    before = server.arithmetic()
+    conv = getattr(getattr(torch.backends.mkldnn, "conv", None), "fp32_precision", None)
+    if conv is None:
+        torch.set_float32_matmul_precision("medium")
+        assert server.arithmetic() != before
+        torch.set_float32_matmul_precision("highest")
+    else:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        assert server.arithmetic() != before
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+    assert server.arithmetic() == before
+
+
 def devices_that_cannot_be_trained_on_are_named():
     s, _ = session()
     refused(ValueError, "parameter 0.weight is on meta: parameters on the CPU or on a CUDA device can be trained",
@@ -916,6 +936,7 @@ tap.run([
     a_part_may_stay_in_eval_and_not_change_its_mode,
     a_module_may_begin_in_eval,
     values_and_gradients_of_another_device_are_copied,
+    the_precision_of_products_is_part_of_the_arithmetic,
     devices_that_cannot_be_trained_on_are_named,
     training_begins_with_the_values_of_the_module,
     stated_values_are_made_by_the_servers,

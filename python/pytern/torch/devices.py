@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a module computes. Values and gradients of a module on a GPU cross a buffer of host memory."""
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,10 +20,29 @@ def to_host(tensor: torch.Tensor) -> Any:
     return tensor.detach().cpu().contiguous().numpy()
 
 
-def buffer_for(tensor: torch.Tensor) -> torch.Tensor:
-    """A buffer of host memory for the values of a tensor, in row-major order; page-locked for a GPU, which copies faster
-    then."""
-    return torch.empty(tensor.shape, pin_memory=tensor.device.type == "cuda")
+class Staging:
+    """Host memory through which values in row-major order get to tensors and from them, one tensor after the other. It is
+    page-locked for a GPU, which copies faster then."""
+
+    def __init__(self, tensors: list[torch.Tensor], device: torch.device) -> None:
+        largest = max((tensor.numel() for tensor in tensors), default=0)
+        self._memory = torch.empty(largest, pin_memory=device.type == "cuda")
+        self._lock = threading.Lock()  # autograd calls hooks on threads of its own
+
+    def fill(self, tensor: torch.Tensor, read: Callable[[Any], None]) -> None:
+        """Lets the tensor have what read(array) writes to the array."""
+        with self._lock, torch.no_grad():
+            part = self._part(tensor)
+            read(part.numpy())
+            tensor.copy_(part)
+
+    def take(self, tensor: torch.Tensor, push: Callable[[Any], None]) -> None:
+        """Calls push() with an array of the tensor's values, which it must not keep."""
+        with self._lock, torch.no_grad():
+            push(self._part(tensor).copy_(tensor).numpy())
+
+    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._memory[:tensor.numel()].view(tensor.shape)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -56,15 +77,33 @@ def seed(device: torch.device, number: int) -> None:
             torch.cuda.manual_seed(number)
 
 
+def setting(*names: str) -> str:
+    """A setting of torch.backends; "-" if this PyTorch does not have it, or has been set by another name for it."""
+    found: Any = torch.backends
+    try:
+        for name in names:
+            found = getattr(found, name)
+    except (AttributeError, AssertionError, RuntimeError):
+        return "-"
+    return str(found)
+
+
 def settings(device: torch.device) -> list[str]:
-    """What the bits of a gradient depend on beside PyTorch's build, if the device is a GPU."""
+    """What the bits of a gradient depend on beside PyTorch's build."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # after a program has used the names with fp32_precision
+        precision = "-"
+    found = [precision, setting("mkldnn", "matmul", "fp32_precision"), setting("mkldnn", "conv", "fp32_precision")]
     if device.type == "cpu":
-        return []
+        return found
     backends = torch.backends
-    return [torch.cuda.get_device_name(device), str(torch.version.cuda), str(getattr(torch.version, "hip", None)),
-            str(backends.cudnn.version()), str(backends.cudnn.allow_tf32), str(backends.cudnn.benchmark),
-            str(backends.cuda.matmul.allow_tf32), str(backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
-            os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")]
+    return [*found, torch.cuda.get_device_name(device), str(torch.version.cuda), str(getattr(torch.version, "hip", None)),
+            str(backends.cudnn.version()), str(backends.cudnn.benchmark), setting("cudnn", "allow_tf32"),
+            setting("cudnn", "conv", "fp32_precision"), setting("cuda", "matmul", "allow_tf32"),
+            setting("cuda", "matmul", "fp32_precision"), setting("cuda", "matmul", "allow_fp16_reduced_precision_reduction"),
+            setting("cuda", "matmul", "allow_bf16_reduced_precision_reduction"),
+            os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""), os.environ.get("NVIDIA_TF32_OVERRIDE", "")]
 
 
 def label(device: torch.device) -> str:

@@ -42,7 +42,7 @@ ENVIRONMENT = ("ATEN_CPU_CAPABILITY", "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_
 class _Parameter:
     """A parameter of the module, and the tensor of the session with its values."""
 
-    __slots__ = ("name", "parameter", "tensor", "memory", "_buffer", "_pointer", "version", "passes", "keep")
+    __slots__ = ("name", "parameter", "tensor", "memory", "_pointer", "version", "passes", "keep")
 
     def __init__(self, name: str, parameter: nn.Parameter, tensor: Tensor, can_move: bool) -> None:
         self.name = name
@@ -51,18 +51,15 @@ class _Parameter:
         # A parameter on a GPU, or in another layout, such as channels_last, is assigned to.
         in_place = parameter.is_contiguous() and devices.on_host(parameter)
         self.memory = Memory(parameter, tensor, can_move) if in_place else None
-        self._buffer = None if in_place else devices.buffer_for(parameter)
         self._pointer = parameter.data_ptr()
         self.version = parameter._version
         self.passes = 0  # backward passes of this slot that have added to the gradient
         self.keep: Any = None  # what the hook belongs to
 
-    def read(self, slot: Slot, there: set[Memory]) -> None:
+    def read(self, slot: Slot, there: set[Memory], staging: devices.Staging) -> None:
         """Lets the parameter have the slot's version. there: where it is already."""
         if self.memory is None:
-            assert self._buffer is not None
-            slot._native.read(slot._turn, self.tensor.id, self._buffer.numpy())
-            self._assign()
+            staging.fill(self.parameter, lambda array: slot._native.read(slot._turn, self.tensor.id, array))
         else:
             if self.memory not in there:
                 slot._native.read(slot._turn, self.tensor.id, self.memory.array())
@@ -71,29 +68,16 @@ class _Parameter:
         self.version = self.parameter._version
         self.passes = 0
 
-    def end(self) -> None:
+    def end(self, staging: devices.Staging) -> None:
         """Lets the parameter have the final values, in memory of its own."""
         if self.memory is None:
-            assert self._buffer is not None
-            self.tensor._session._native.param(self.tensor.id, self._buffer.numpy())
-            self._assign()
+            staging.fill(self.parameter, lambda array: self.tensor._session._native.param(self.tensor.id, array))
         else:
             self.memory.read_final(self.tensor._session._native)
             self.memory.changed()
 
     def has_moved(self) -> bool:
         return self.parameter.data_ptr() != (self.memory.pointer if self.memory else self._pointer)
-
-    def values_of(self, gradient: torch.Tensor) -> Any:
-        """The gradient as an array, until the next call for this parameter."""
-        if devices.on_host(gradient):
-            return devices.to_host(gradient)
-        assert self._buffer is not None
-        return self._buffer.copy_(gradient.detach()).numpy()
-
-    def _assign(self) -> None:
-        with torch.no_grad():
-            self.parameter.copy_(self._buffer)
 
 
 class _Statistic:
@@ -168,6 +152,7 @@ class Server:
         self._parameters = [
             _Parameter(name, parameter, session.tensor(name, tuple(parameter.shape), begins[name]), can_move)
             for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._staging = devices.Staging([p.parameter for p in self._parameters if p.memory is None], self._device)
         self._views = Views(session, [p.memory for p in self._parameters if p.memory])
         self.names = {id(p.parameter): p.name for p in self._parameters}
         self._statistics = [_Statistic(f"{prefix}.{key}" if prefix else key, buffer, session)
@@ -260,7 +245,10 @@ class Server:
         if gradient.layout != torch.strided:
             raise Error(-errno.EINVAL, f"parameter {p.name}: its gradient is sparse, which cannot be sent: make its "
                         "module with sparse=False")
-        slot.push(p.tensor, p.values_of(gradient))
+        if devices.on_host(gradient):
+            slot.push(p.tensor, devices.to_host(gradient))
+        else:
+            self._staging.take(gradient, lambda array: slot.push(p.tensor, array))
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -332,7 +320,7 @@ class Server:
         torch.clear_autocast_cache()  # it has bfloat16 copies of the parameters
         there = self._views.enter(slot)
         for p in self._parameters:
-            p.read(slot, there)
+            p.read(slot, there, self._staging)
         for statistic in self._statistics:
             statistic.read(slot)
         for count, first in self._counts:
@@ -371,7 +359,7 @@ class Server:
 
     def complete(self) -> None:
         for p in self._parameters:
-            p.end()
+            p.end(self._staging)
         for statistic in self._statistics:
             statistic.end()
         for count, first in self._counts:
@@ -432,9 +420,8 @@ class Server:
     def arithmetic(self) -> str:
         """Names what the bits of a gradient depend on: PyTorch, the processor, threads, and the module with what the
         servers do not know of it (frozen parameters and buffers)."""
-        build = build_digest([torch.__config__.show(), torch.get_float32_matmul_precision(),
-                              str(torch.backends.mkldnn.enabled), str(torch.are_deterministic_algorithms_enabled()),
-                              *devices.settings(self._device)],
+        build = build_digest([torch.__config__.show(), str(torch.backends.mkldnn.enabled),
+                              str(torch.are_deterministic_algorithms_enabled()), *devices.settings(self._device)],
                              ENVIRONMENT)
         model = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", repr(self.module)).encode())
         model.update(str([first for _, first in self._counts]).encode())

@@ -116,6 +116,12 @@ def whole_jobs(context):
             for job in jobs.listed(context.out, context.scale == "few")]
 
 
+def torch_jobs(context):
+    script = machine.TOP / "tests" / "gpu" / "torch_jobs.py"
+    return [Program("torch_jobs.py", [sys.executable, script, context.built / "tern"], limit_s=120,
+                    env={"PYTHONPATH": str(context.built / "python")})]
+
+
 def bench(*names):
     def programs(context):
         return [Program(name, context.bench(name), judge.of_rows, 120) for name in names]
@@ -161,6 +167,7 @@ PARTS = [
     Part("synccheck", 60, "compute-sanitizer: barriers", checker("synccheck")),
     Part("initcheck", 60, "compute-sanitizer: reads of uninitialised memory", checker("initcheck")),
     Part("compare", 240, "training steps beside PyTorch's", compare),
+    Part("torch", 120, "jobs whose workers train a module of PyTorch, whose bytes are to be equal", torch_jobs),
     Part("sticky", 30, "an error on purpose that spoils the device for one process", sticky),
 ]
 BY_NAME = {part.name: part for part in PARTS}
@@ -168,7 +175,7 @@ BY_NAME = {part.name: part for part in PARTS}
 GROUPS = {
     "tests": ["facts", "build", "kernels", "suites", "jit", "jobs", "memcheck"],
     "speed": ["facts", "rates", "sweeps", "staging", "engine", "updater", "wire", "ncu"],
-    "checkers": ["facts", "racecheck", "synccheck", "initcheck", "compare", "sticky"],
+    "checkers": ["facts", "racecheck", "synccheck", "initcheck", "compare", "torch", "sticky"],
 }
 
 
