@@ -429,8 +429,8 @@ class Server:
                             *((n, b) for n, b in self.module.named_buffers() if id(b) not in self._ours)]:
             model.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
             model.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return (f"torch {torch.__version__[:24]} {_vector_width()} {devices.label(self._device)} threads {self._threads} build {build} "
-                f"model {model.hexdigest()[:8]}")
+        return (f"torch {torch.__version__[:24]} {_vector_width()} {devices.label(self._device)} threads {self._threads} "
+                f"build {build} model {model.hexdigest()[:8]}")
 
 
 def _vector_width() -> str:
