@@ -18,7 +18,14 @@ struct sending { /* the marks of one chunk on their way */
 int marks_init(struct tern_worker *w)
 {
 	w->unpushed = calloc(tern_marks_bytes(w->job.param_count), 1);
-	return w->unpushed ? 0 : -ENOMEM;
+	w->marks = calloc(tern_marks_bytes(w->job.param_count), 1);
+	return w->unpushed && w->marks ? 0 : -ENOMEM;
+}
+
+void marks_fini(struct tern_worker *w)
+{
+	free(w->unpushed);
+	free(w->marks);
 }
 
 void marks_begin(struct tern_worker *w)
@@ -46,6 +53,8 @@ static void sent(struct tern_req *req)
 
 static bool has_unpushed(const struct tern_worker *w, struct tern_marks_span span)
 {
+	if (w->unpushed_count == 0)
+		return false;
 	for (uint32_t i = 0; i < span.count; i++)
 		if (tern_marks_has(w->unpushed, span.first + i))
 			return true;
@@ -53,11 +62,8 @@ static bool has_unpushed(const struct tern_worker *w, struct tern_marks_span spa
 }
 
 /* Copies the bits of these tensors. */
-static void copy(
-	const struct tern_worker *w, struct tern_marks_span span, struct tern_buf *to)
+static void copy(const struct tern_worker *w, struct tern_marks_span span, uint8_t *marks)
 {
-	uint8_t *marks = tern_buf_ptr(to);
-
 	memset(marks, 0, tern_marks_bytes(span.count));
 	for (uint32_t i = 0; i < span.count; i++)
 		if (tern_marks_has(w->unpushed, span.first + i))
@@ -74,7 +80,7 @@ static int send(struct sending *m, struct tern_marks_span span, uint64_t step)
 
 	if (r < 0)
 		return r == -EAGAIN ? -ENOMEM : r;
-	copy(w, span, &m->buf);
+	copy(w, span, tern_buf_ptr(&m->buf));
 	tensor.buf = m->buf;
 	m->req.done = sent;
 	m->req.arg = m;
@@ -88,13 +94,10 @@ static int send(struct sending *m, struct tern_marks_span span, uint64_t step)
 
 bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step)
 {
-	struct tern_marks_span span;
+	struct tern_marks_span span = tern_marks_span(&w->job, &w->plan.chunks[chunk]);
 	struct sending *m;
 	int r;
 
-	if (w->unpushed_count == 0)
-		return false;
-	span = tern_marks_span(&w->job, &w->plan.chunks[chunk]);
 	if (!has_unpushed(w, span))
 		return false;
 	m = calloc(1, sizeof(*m));
@@ -109,4 +112,15 @@ bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step)
 			tern_status_text(r));
 	}
 	return true;
+}
+
+const uint8_t *marks_of(const struct tern_worker *w, uint32_t chunk, uint64_t *bytes)
+{
+	struct tern_marks_span span = tern_marks_span(&w->job, &w->plan.chunks[chunk]);
+
+	*bytes = tern_marks_bytes(span.count);
+	if (!has_unpushed(w, span))
+		return NULL;
+	copy(w, span, w->marks);
+	return w->marks;
 }

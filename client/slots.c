@@ -328,6 +328,6 @@ void slots_fini(struct tern_worker *w)
 {
 	rooms_fini(w);
 	ready_fini(&w->ready);
-	free(w->unpushed);
+	marks_fini(w);
 	free(w->slots);
 }

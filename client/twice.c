@@ -13,11 +13,15 @@ static json_t *digests_for(
 	for (uint32_t i = 0; i < w->plan.chunk_count && count < TERN_TWICE_MAX; i++) {
 		const struct tern_chunk *c = &w->plan.chunks[i];
 		struct tern_tensor sent = rooms_tensor(room, i);
+		uint64_t bytes;
+		const uint8_t *marks;
 
 		if (c->server != server)
 			continue;
-		json_array_append_new(list, json_integer((json_int_t)tern_twice_digest(
-						    c, tern_buf_ptr(&sent.buf))));
+		marks = marks_of(w, i, &bytes);
+		json_array_append_new(
+			list, json_integer((json_int_t)tern_twice_digest(
+				      c, tern_buf_ptr(&sent.buf), marks, bytes)));
 		count++;
 	}
 	return list;

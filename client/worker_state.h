@@ -176,6 +176,7 @@ struct tern_worker {
 	/* marks.c: a bit for each tensor that this slot has not pushed, and their number. */
 	uint8_t *unpushed;
 	uint32_t unpushed_count;
+	uint8_t *marks; /* what marks_of() returns */
 
 	/* Sums over the slots of the present step: their weights, and their losses times
 	 * their weights. */
@@ -306,6 +307,10 @@ void marks_say(struct tern_worker *w, uint32_t param);
 /* True if a tensor of the chunk was not pushed: then the marks of the chunk are sent, under
  * the step of its gradient. */
 bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step);
+/* Returns the marks of the chunk, of *bytes, until the next call; NULL: all its tensors were
+ * pushed. */
+const uint8_t *marks_of(const struct tern_worker *w, uint32_t chunk, uint64_t *bytes);
+void marks_fini(struct tern_worker *w);
 
 /* twice.c */
 /* The gradient in the room is computed. */

@@ -36,6 +36,19 @@ void server_note(struct tern_server *s, const char *fmt, ...)
 	s->opts.note(s->opts.arg, text);
 }
 
+void server_warn(struct tern_server *s, const char *fmt, ...)
+{
+	char text[500];
+	va_list ap;
+
+	if (!s->opts.warning)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	s->opts.warning(s->opts.arg, text);
+}
+
 void server_tell_joined(struct tern_server *s)
 {
 	if (s->opts.joined)
@@ -227,6 +240,7 @@ void server_maybe_end(struct tern_server *s)
 		return;
 	}
 	progress_end(s);
+	skip_warn(s);
 	s->over = true;
 	leave(s);
 }

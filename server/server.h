@@ -81,6 +81,9 @@ struct tern_server_opts {
 	uint64_t worker_timeout_ns;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
+	/* A note that users should see from every server, since a result may not be what
+	 * they expect. */
+	void (*warning)(void *arg, const char *text);
 	/* Called when a worker has joined, or has left before the steps begin: `count` of
 	 * the job's `workers` are joined now. May be NULL. */
 	void (*joined)(void *arg, uint32_t count, uint32_t workers);

@@ -411,6 +411,8 @@ void server_updater_note(struct tern_server *s);
 void server_tell_joined(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+void server_warn(struct tern_server *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* heard.c */
 void server_heard(struct tern_talk *talk, const json_t *message); /* the talk's heard() */
@@ -623,11 +625,14 @@ void skip_begin(struct chunk *c); /* the gradients of another update are receive
 void skip_add(struct chunk *c, const uint8_t *marks);
 /* Called in the task of an update: the segments of this step. */
 void skip_prepare(struct chunk *c, struct tern_updater_step *step);
+/* The last step is done: warns of tensors that were left out of all of them. */
+void skip_warn(struct tern_server *s);
 void skip_fini(struct chunk *c);
 
 /* twice.c */
-/* A gradient has arrived, with these values. */
-void twice_note(struct gradient *g, const struct server_peer *from, const float *values);
+/* A gradient has arrived, with these values and these marks; NULL: without marks. */
+void twice_note(struct gradient *g, const struct server_peer *from, const float *values,
+	const uint8_t *marks);
 void twice_on_digests(struct server_peer *p, const json_t *message);
 
 /* norm.c */

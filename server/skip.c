@@ -258,3 +258,36 @@ void skip_prepare(struct chunk *c, struct tern_updater_step *step)
 	step->segments = k->segments;
 	step->segment_count = k->segment_count;
 }
+
+/* ---- tensors that are never pushed ---- */
+
+void skip_warn(struct tern_server *s)
+{
+	const char *first = NULL;
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		const struct chunk *c = &s->chunks[i];
+		const struct skips *k = c->skips;
+
+		for (uint32_t j = 0; k && j < k->tensors.count; j++) {
+			const struct tern_param *p = &s->job.params[k->tensors.first + j];
+
+			/* A tensor counts where it begins. */
+			if (k->skipped[j] < c->version || p->first < c->plan->first)
+				continue;
+			if (count++ == 0)
+				first = p->name;
+		}
+	}
+	if (count == 1)
+		server_warn(s,
+			"no slot of the job has pushed tensor %.200s: it has its initial "
+			"values",
+			first);
+	else if (count > 1)
+		server_warn(s,
+			"no slot of the job has pushed %u tensors of this server, first "
+			"%.200s: they have their initial values",
+			count, first);
+}

@@ -387,8 +387,9 @@ static void go_on(struct chunk *c)
 	}
 }
 
-/* Takes a gradient that has arrived, perhaps from a holder that was lost meanwhile. */
-static void take_in(struct gradient *g, struct server_peer *from)
+/* Takes a gradient that has arrived, perhaps from a holder that was lost meanwhile. marks:
+ * which tensors it lacks; NULL: none. */
+static void take_in(struct gradient *g, struct server_peer *from, const uint8_t *marks)
 {
 	struct chunk *c = g->chunk;
 	struct tern_server *s = c->server;
@@ -404,7 +405,7 @@ static void take_in(struct gradient *g, struct server_peer *from)
 	 * are folded reads none of them in place. */
 	c->sources[slot] =
 		g->in_place ? (float *)(uintptr_t)g->req.data : tern_vector(&g->room);
-	twice_note(g, from, c->sources[slot]);
+	twice_note(g, from, c->sources[slot], marks);
 	c->arrived_count++;
 	go_on(c);
 }
@@ -431,7 +432,7 @@ static void marked(void *arg, int status, const uint8_t *marks)
 	if (status == 0 && !c->server->over)
 		skip_add(c, marks);
 	if (status == 0 && !c->server->over) {
-		take_in(g, from);
+		take_in(g, from, marks);
 		return;
 	}
 	if (g->in_place)
@@ -456,7 +457,7 @@ static void arrived(struct tern_req *req)
 		if (req->status == 0 && g->in_place)
 			tern_release(req);
 	} else if (req->status == 0) {
-		take_in(g, from);
+		take_in(g, from, NULL);
 	} else if (req->status == -EMSGSIZE) {
 		chunk_takes(c, from->index, req);
 	} else {

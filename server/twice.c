@@ -2,7 +2,7 @@
 /*
  * Slots that two workers have computed (ps/twice.h). If the two gradients differ, equal bytes
  * are lost, although both workers have described the same arithmetic. That cannot be
- * repaired: chunks of both are in the step. So the server notes it, once, and the job goes on.
+ * repaired: chunks of both are in the step. So the server warns of it, once, and the job goes on.
  */
 #include "server/server_state.h"
 
@@ -15,7 +15,8 @@ static bool can_be_compared(const struct tern_server *s)
 	return *s->job.arithmetic && s->job.workers > 1 && !s->twice_told;
 }
 
-void twice_note(struct gradient *g, const struct server_peer *from, const float *values)
+void twice_note(struct gradient *g, const struct server_peer *from, const float *values,
+	const uint8_t *marks)
 {
 	const struct chunk *c = g->chunk;
 	const struct tern_server *s = c->server;
@@ -25,7 +26,8 @@ void twice_note(struct gradient *g, const struct server_peer *from, const float 
 		c - s->chunks < TERN_TWICE_MAX)
 		g->seen[c->version & 1] = (struct seen){.step = c->version + 1,
 			.worker = from->index,
-			.digest = tern_twice_digest(c->plan, values)};
+			.digest = tern_twice_digest(
+				c->plan, values, marks, marks ? skip_marks_bytes(c) : 0)};
 }
 
 static void tell(const struct server_peer *p, const struct chunk *c,
@@ -35,7 +37,7 @@ static void tell(const struct server_peer *p, const struct chunk *c,
 	uint32_t tensor = tern_ps_job_tensor_at(&s->job, c->plan->first);
 
 	s->twice_told = true;
-	server_note(s,
+	server_warn(s,
 		"slot %u of step %llu was computed by worker %u and by worker %u, and "
 		"their gradients differ in %u %s of this server, first in one with "
 		"tensor %.100s: the result depends on which worker was lost. Their "

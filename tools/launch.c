@@ -359,12 +359,15 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 void launch_report(struct launch *l, const char *who, json_t *event)
 {
 	const char *text = json_string_value(json_object_get(event, "text"));
+	const char *name = json_string_value(json_object_get(event, "event"));
 
 	if (!l->notes_on_stderr || l->out.json) {
 		report(&l->out, who, event);
 		return;
 	}
-	output_error(&l->out, who, "%s", text ? text : "");
+	output_error(&l->out, who, "%s%s",
+		name && strcmp(name, "warning") == 0 ? "warning: " : "",
+		text ? text : "");
 	json_decref(event);
 }
 

@@ -160,6 +160,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "note") == 0 || strcmp(name, "waiting") == 0 ||
 		 strcmp(name, "lost") == 0)
 		output_line(out, "%s", text_of(event, "text"));
+	else if (strcmp(name, "warning") == 0)
+		output_line(out, "warning: %s", text_of(event, "text"));
 	else if (strcmp(name, "evaluated") == 0)
 		show_evaluated(out, event);
 	else if (strcmp(name, "applied") == 0)

@@ -110,6 +110,12 @@ static void note(void *arg, const char *text)
 	role_note(arg, text);
 }
 
+static void warning(void *arg, const char *text)
+{
+	role_report(
+		arg, json_pack("{ss so}", "event", "warning", "text", report_text(text)));
+}
+
 static void joined(void *arg, uint32_t count, uint32_t workers)
 {
 	role_report(arg, json_pack("{ss sI sI}", "event", "joined", "count",
@@ -269,6 +275,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.note = note,
+		.warning = warning,
 		.joined = joined,
 		.begun = begun,
 		.progress = progress,

@@ -315,7 +315,7 @@ static void take_worker_event(
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
-	       strcmp(name, "status") == 0 ||
+	       strcmp(name, "status") == 0 || strcmp(name, "warning") == 0 ||
 	       (strcmp(name, "note") == 0 &&
 		       (launch_is_worker(&t->l, c) || launch_number(&t->l, c) == 0));
 }

@@ -6,6 +6,7 @@ usage: progress.py TERN, or as a worker: progress.py work OPTIONS ACT
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ def act(what, session, slot):
 def work(options, what):
     with tern.Session(**{"steps": STEPS, "slots": 3, "optimizer": tern.SGD(lr=0.5), **eval(options, vars(tern))}) as session:
         w = session.tensor("w", 4)
+        for i in range(6 if what == "idle" else 0):
+            session.tensor(f"idle{i}", 20000)
         for slot in session.slots():
             with slot:
                 act(what, session, slot)
@@ -117,6 +120,21 @@ def the_learning_rate_follows_the_schedule():
         assert abs(event["lr"] - expected) < 1e-6, (event, expected)
 
 
+def tensors_that_no_slot_pushes_are_told_by_all_servers():
+    warned = {event["who"]: event["text"] for event in run("idle", "--servers", 2) if event["event"] == "warning"}
+    assert set(warned) == {"server 0", "server 1"}, warned
+    counts = []
+    for text in warned.values():
+        found = re.fullmatch("no slot of the job has pushed (\\d) tensors of this server, first idle\\d: they have their initial "
+                             "values", text)
+        assert found, text
+        counts.append(int(found[1]))
+    assert sum(counts) == 6, counts
+    lines = [line for line in run("idle", text=True).splitlines() if "initial values" in line]
+    assert lines == ["tern server 0: warning: no slot of the job has pushed 6 tensors of this server, first idle0: they have "
+                     "their initial values"], lines
+
+
 def who_is_waited_for_is_told_after_a_second():
     told = [event for event in progress(run("stand", workers=2)) if "waits_for" in event]
     assert told and told[0]["step"] == 2, told
@@ -174,6 +192,7 @@ else:
     tap.run([metrics_are_in_progress_and_in_the_last_event, the_progress_line_has_metrics,
              the_loss_is_the_mean_over_all_slots, a_job_shows_a_bounded_number_of_metrics,
              metrics_of_the_second_computation_are_not_told, the_learning_rate_follows_the_schedule,
+             tensors_that_no_slot_pushes_are_told_by_all_servers,
              who_is_waited_for_is_told_after_a_second, one_slot_of_every_t_th_step_evaluates,
              one_worker_evaluates_in_async_mode, another_worker_evaluates_when_the_first_is_lost,
              a_worker_that_evaluates_for_long_is_not_lost_if_it_goes_on, staleness_is_told_in_async_mode])

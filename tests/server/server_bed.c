@@ -51,6 +51,7 @@ void open_rig(struct rig *rig)
 					.updater = rig->updater,
 					.listen = "tcp://127.0.0.1:0",
 					.note = note,
+					.warning = note,
 					.ended = ended,
 					.arg = rig},
 			&rig->server),

@@ -249,6 +249,22 @@ static bool go_on(struct seat *seat, struct values *first, struct values *last)
 	return false;
 }
 
+/* How many tensors the servers say that no slot has pushed, and what one of them says. */
+static struct {
+	unsigned count;
+	char text[300];
+} warned;
+
+static void warn(void *arg, const char *text)
+{
+	unsigned count = 1;
+
+	(void)arg;
+	sscanf(text, "no slot of the job has pushed %u tensors", &count);
+	warned.count += count;
+	snprintf(warned.text, sizeof(warned.text), "%s", text);
+}
+
 /* Runs a job. Returns the initial values and the final ones. */
 static void train(const struct setup *setup, struct values *first, struct values *last)
 {
@@ -258,7 +274,10 @@ static void train(const struct setup *setup, struct values *first, struct values
 	unsigned count = setup->servers + setup->workers, left = setup->workers;
 	uint64_t limit = tern_clock_ns() + 60 * TERN_NS_PER_S;
 
+	warned.count = 0;
 	start_servers(members, setup, addresses);
+	for (unsigned i = 0; i < setup->servers; i++)
+		members[i].server->opts.warning = warn;
 	for (unsigned i = 0; i < setup->workers; i++)
 		sit_down(&seats[i], &members[setup->servers + i], setup, addresses, i);
 	while (left > 0) {
@@ -275,9 +294,33 @@ static void train(const struct setup *setup, struct values *first, struct values
 
 static struct values initial, result, other;
 
+static bool is_never_pushed(unsigned k, uint32_t slots)
+{
+	for (uint64_t step = 0; step < STEPS; step++)
+		for (uint32_t i = 0; i < slots; i++)
+			if (pushes(k, step, i))
+				return false;
+	return true;
+}
+
+static void expect_warnings(const struct setup *setup)
+{
+	unsigned count = 0;
+
+	for (unsigned k = 0; k < TENSORS; k++)
+		count += is_never_pushed(k, setup->slots);
+	assert_true(count > 0);
+	assert_int_equal(warned.count, count);
+	if (count == 1)
+		assert_string_equal(warned.text,
+			"no slot of the job has pushed tensor h: "
+			"it has its initial values");
+}
+
 static void expect_the_rules(const struct setup *setup)
 {
 	train(setup, &initial, &result);
+	expect_warnings(setup);
 	refer(&initial, setup->slots);
 	for (unsigned k = 0; k < TENSORS; k++)
 		if (memcmp(initial.at + first_of(k), result.at + first_of(k),
