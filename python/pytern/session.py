@@ -113,10 +113,10 @@ class Tensor:
     def _convert(self, gradient: Any) -> Floats:
         """Makes a float32 array of the tensor's shape, in row-major order."""
         array = numpy.asarray(gradient)
-        if array.shape != self.shape:
-            raise ValueError(f"tensor {self.name}: expected a gradient of shape {self.shape}, got {array.shape}")
         if not numpy.can_cast(array.dtype, numpy.float32, "same_kind"):
             raise TypeError(f"tensor {self.name}: expected a gradient of real numbers, got dtype {array.dtype}")
+        if array.shape != self.shape:
+            raise ValueError(f"tensor {self.name}: expected a gradient of shape {self.shape}, got {array.shape}")
         if not self._warned:
             self._warned = True
             what = (f"is {array.dtype} and is converted to float32" if array.dtype != numpy.float32

@@ -218,6 +218,20 @@ def a_record_that_cannot_be_read_is_named_with_the_traceback():
     nobody_is_left()
 
 
+class Gone:
+    """Cannot be made anew from what pickle says of it."""
+
+    def __reduce__(self):
+        return open, ("/there/is/no/such/file",)
+
+
+def a_batch_that_cannot_be_unpickled_is_no_death():
+    error = refused(tern.Error, "slots: a batch of loader process ", slots_of, Dataset(), workers=1,
+                    collate_fn=lambda items: Gone())
+    assert " cannot be read: FileNotFoundError: " in str(error) and isinstance(error.__cause__, FileNotFoundError), error
+    nobody_is_left()
+
+
 def a_process_that_dies_is_told_with_its_record():
     pid = os.getpid()
 
@@ -318,6 +332,8 @@ def a_dataset_may_be_sent_to_a_process_that_was_spawned():
         got = slots_of(data, slots=2, workers=1, collate_fn=None)
         assert [batch[0].tolist() for batch in got] == [[1, 2, 3, 4], [2, 3, 4, 5]]
         refused(TypeError, "slots: the dataset cannot be sent to another process: ", slots_of, [lambda: 0] * RECORDS, workers=1)
+        refused(TypeError, "slots: collate_fn cannot be sent to another process: ", slots_of, data, workers=1,
+                collate_fn=lambda items: items)
         nobody_is_left()
     finally:
         multiprocessing.set_start_method(before, force=True)
@@ -380,6 +396,7 @@ if __name__ == "__main__":
         a_batch_that_is_dropped_while_it_is_read_is_not_kept,
         a_slot_that_is_computed_twice_is_read_twice,
         a_record_that_cannot_be_read_is_named_with_the_traceback,
+        a_batch_that_cannot_be_unpickled_is_no_death,
         a_process_that_dies_is_told_with_its_record,
         no_process_is_left_however_the_loop_ends,
         a_process_that_does_not_end_is_killed,

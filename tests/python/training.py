@@ -315,7 +315,7 @@ def mistakes_are_told_in_a_sentence():
         "ValueError: tensor w: expected a gradient of shape (30, 10), got (10, 30)",
         "TypeError: tensor w: expected a gradient of real numbers, got dtype complex128",
         "TypeError: expected a tensor that Session.tensor() has returned, got str",
-        "ValueError: tensor w: expected a gradient of shape (30, 10), got ()",
+        "TypeError: tensor w: expected a gradient of real numbers, got dtype object",
         "TypeError: loss: expected a number, got str",
         "Error: finisher() has an answer after the last slot: the loop over slots() has not come to its end",
         "Error: a tensor cannot be declared after the session has started",

@@ -41,6 +41,7 @@ from .._errors import Error
 from ..session import BATCH, RECORDS, Session, Slot, _last_line
 
 ORPHAN_S = 5.0  # how often a process looks whether its caller lives
+DEATH_S = 0.5  # how long a process whose connection failed may take to end
 CLOSE_S = 2.0  # how long a process that reads a record may go on after close()
 WAIT_S = 0.1  # longest wait without a look at signals
 PREFETCH_MAX = 256  # what the C part tells at once
@@ -143,6 +144,14 @@ def _serve(reader: Reader, conn: Connection, callers: list[Connection], requests
 
 # ---- in the calling process ----
 
+def _can_be_sent(value: Any) -> bool:
+    try:
+        ForkingPickler.dumps(value)
+    except (AttributeError, TypeError, ValueError, ImportError, pickle.PicklingError):
+        return False
+    return True
+
+
 class _Process:
     """A process that reads ahead. `pending`: the slots that it was asked for, in order, with the place of their records."""
 
@@ -219,7 +228,8 @@ class Processes:
             process.start()
         except (AttributeError, TypeError, ValueError, ImportError, pickle.PicklingError) as error:
             mine.close()
-            raise TypeError(f"slots: the dataset cannot be sent to another process: {_last_line(error)}") from error
+            what = "the dataset" if _can_be_sent(reader.collate) else "collate_fn"
+            raise TypeError(f"slots: {what} cannot be sent to another process: {_last_line(error)}") from error
         except BaseException:
             mine.close()
             raise
@@ -264,16 +274,25 @@ class Processes:
 
     def _take(self, process: _Process) -> None:
         with self._noticing_death(process):
-            key, good, content = process.conn.recv()
-            self._free.append(process.pending.pop(key))
-            if key in self._wanted:
-                self._ready[key] = _Ready(key, good, content)
+            message = process.conn.recv_bytes()
+        try:
+            key, good, content = ForkingPickler.loads(message)
+        except (EOFError, OSError, RuntimeError) as error:
+            # The tensors of the batch are in shared memory, which may be gone with the process.
+            process.join(time.monotonic() + DEATH_S)
+            if process.process.exitcode is not None:
+                raise process.lost() from None
+            raise Error(-errno.EIO, f"slots: a batch of loader process {process.process.pid} cannot be read: "
+                        f"{_last_line(error)}") from error
+        self._free.append(process.pending.pop(key))
+        if key in self._wanted:
+            self._ready[key] = _Ready(key, good, content)
 
     @contextlib.contextmanager
     def _noticing_death(self, process: _Process) -> Iterator[None]:
         try:
             yield
-        except (EOFError, ConnectionError, FileNotFoundError):  # the last one from the memory of its tensors
+        except (EOFError, ConnectionError):
             raise process.lost() from None
 
     def take(self, key: Key) -> Any:
