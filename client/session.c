@@ -592,9 +592,28 @@ static void not_pushed(struct tern_slot *slot, uint32_t id)
 		tern_work_unpushed(slot->work, s->params_of[id]);
 }
 
+/* Notes once that a slot has pushed nothing, since its computation was most likely for
+ * nothing: the servers only tell at the end which tensors no slot has pushed. */
+static void note_empty(struct tern_slot *slot, uint32_t unpushed)
+{
+	struct tern_session *s = slot->session;
+	char text[160];
+
+	if (unpushed < s->job.param_count || s->noted_empty || slot->revoked)
+		return;
+	s->noted_empty = true;
+	snprintf(text, sizeof(text),
+		"slot %u of step %llu has pushed no gradient: gradients count only if "
+		"they "
+		"are pushed before the end of the slot",
+		slot->work->slot, (unsigned long long)slot->work->version);
+	note(s, text);
+}
+
 int tern_slot_end(struct tern_slot *slot, double loss)
 {
 	struct tern_session *s = slot->session;
+	uint32_t unpushed = 0;
 	int r = check_end(slot);
 
 	if (r < 0)
@@ -602,8 +621,11 @@ int tern_slot_end(struct tern_slot *slot, double loss)
 	if (slot->early)
 		return slot->revoked ? end_early(slot) : -EAGAIN;
 	for (uint32_t id = 0; id < s->job.param_count; id++)
-		if (!slot->pushed[id])
+		if (!slot->pushed[id]) {
 			not_pushed(slot, id);
+			unpushed++;
+		}
+	note_empty(slot, unpushed);
 	if (!session_verifies(slot) || slot->revoked)
 		tern_work_end(let_go(slot), loss);
 	else if (s->verify.phase == VERIFY_FIRST)

@@ -65,6 +65,7 @@ struct tern_session {
 	uint32_t index;       /* which worker this is */
 	bool early;           /* slots are given out when they are announced */
 	uint64_t eval_every;  /* 0: no slot is marked */
+	bool noted_empty;     /* a slot has pushed nothing, which was noted */
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
 	struct tern_evaluation *evaluation; /* this worker is the finisher */

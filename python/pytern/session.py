@@ -248,7 +248,7 @@ class Slot:
         if self._ended:
             raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step} has ended: its loss is known")
         try:
-            loss = float(value)
+            loss = float(value.detach() if hasattr(value, "detach") else value)
         except (TypeError, ValueError):
             raise TypeError(f"loss: expected a number, got {type(value).__name__}") from None
         if not 0 <= _number("weight", weight) <= 1e30:

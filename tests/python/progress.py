@@ -54,7 +54,8 @@ def work(options, what):
         for slot in session.slots():
             with slot:
                 act(what, session, slot)
-                slot.push(w, numpy.ones(4, numpy.float32))
+                if what != "nothing":
+                    slot.push(w, numpy.ones(4, numpy.float32))
                 slot.loss(slot.number + 1, **({"weight": slot.number} if what == "weights" else {}))
         with session.finishing() as mine:
             if mine and what == "metrics":
@@ -135,6 +136,15 @@ def tensors_that_no_slot_pushes_are_told_by_all_servers():
                      "their initial values"], lines
 
 
+def a_slot_that_pushes_nothing_is_told_at_once_by_each_worker():
+    for workers in (1, 2):
+        lines = run("nothing", workers=workers, text=True).splitlines()
+        told = [i for i, line in enumerate(lines) if "of step 0 has pushed no gradient: gradients count only if" in line]
+        assert len(told) == workers, lines
+        last = [i for i, line in enumerate(lines) if "no slot of the job has pushed tensor w" in line]
+        assert last and last[0] > told[-1], lines
+
+
 def who_is_waited_for_is_told_after_a_second():
     told = [event for event in progress(run("stand", workers=2)) if "waits_for" in event]
     assert told and told[0]["step"] == 2, told
@@ -192,7 +202,7 @@ else:
     tap.run([metrics_are_in_progress_and_in_the_last_event, the_progress_line_has_metrics,
              the_loss_is_the_mean_over_all_slots, a_job_shows_a_bounded_number_of_metrics,
              metrics_of_the_second_computation_are_not_told, the_learning_rate_follows_the_schedule,
-             tensors_that_no_slot_pushes_are_told_by_all_servers,
+             tensors_that_no_slot_pushes_are_told_by_all_servers, a_slot_that_pushes_nothing_is_told_at_once_by_each_worker,
              who_is_waited_for_is_told_after_a_second, one_slot_of_every_t_th_step_evaluates,
              one_worker_evaluates_in_async_mode, another_worker_evaluates_when_the_first_is_lost,
              a_worker_that_evaluates_for_long_is_not_lost_if_it_goes_on, staleness_is_told_in_async_mode])
