@@ -19,7 +19,7 @@
  *   locked would deadlock with a thread that has the GIL and waits for the context.
  * - No method waits for longer than it was told, so that session.py can look for signals.
  */
-#include "python/pytern/native.h"
+#include "python/pytern/native_transport.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,12 +28,34 @@
 
 static PyObject *error_type; /* pytern.Error */
 
-/* Number of forks between the process that loaded the module and this one. */
 static unsigned forks;
 
 static void count_fork(void)
 {
 	forks++;
+}
+
+unsigned fork_count(void)
+{
+	return forks;
+}
+
+/* ---- objects ---- */
+
+void *new_object(PyTypeObject *type)
+{
+	allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+
+	return alloc(type, 0);
+}
+
+void free_object(void *object)
+{
+	PyTypeObject *type = Py_TYPE((PyObject *)object);
+	freefunc free_memory = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	free_memory(object);
+	Py_DECREF(type);
 }
 
 /* ---- errors ---- */
@@ -131,7 +153,6 @@ static int make(struct session *self, const char *join, const char *secret_file)
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-	allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
 	const char *join, *secret_file;
 	struct session *self;
 	int r;
@@ -139,7 +160,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 	(void)keywords;
 	if (!PyArg_ParseTuple(args, "zz", &join, &secret_file))
 		return NULL;
-	self = (struct session *)alloc(type, 0);
+	self = new_object(type);
 	if (!self)
 		return NULL;
 	self->forks = forks;
@@ -181,8 +202,6 @@ static void drop_given(struct session *self)
 
 static void session_dealloc(struct session *self)
 {
-	PyTypeObject *type = Py_TYPE((PyObject *)self);
-	freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	release(self);
 	drop_given(self);
@@ -190,7 +209,6 @@ static void session_dealloc(struct session *self)
 		free(self->notes[i]);
 	free(self->tensors);
 	free_object(self);
-	Py_DECREF(type);
 }
 
 /* close(): frees the session. Other workers take a session that was not over for lost. While
@@ -594,11 +612,40 @@ static int load(PyObject *module)
 	session = PyType_FromModuleAndSpec(module, &session_spec, NULL);
 	if (!view_type || !map_type || !session ||
 		PyModule_AddType(module, (PyTypeObject *)session) < 0 ||
-		PyModule_AddStringConstant(module, "version", tern_version()) < 0)
+		PyModule_AddStringConstant(module, "version", tern_version()) < 0 ||
+		load_transport(module) < 0)
 		return -1;
 	Py_DECREF((PyObject *)session);
 	return 0;
 }
+
+/* key(name) -> tern_key() of it */
+static PyObject *module_key(PyObject *ignored, PyObject *args)
+{
+	const char *name;
+
+	(void)ignored;
+	if (!PyArg_ParseTuple(args, "s", &name))
+		return NULL;
+	return PyLong_FromUnsignedLongLong(tern_key(name));
+}
+
+/* status_text(status) -> the status in words */
+static PyObject *module_status_text(PyObject *ignored, PyObject *args)
+{
+	int status;
+
+	(void)ignored;
+	if (!PyArg_ParseTuple(args, "i", &status))
+		return NULL;
+	return PyUnicode_FromString(tern_status_text(status));
+}
+
+static PyMethodDef module_methods[] = {
+	{"key", module_key, METH_VARARGS, NULL},
+	{"status_text", module_status_text, METH_VARARGS, NULL},
+	{NULL, NULL, 0, NULL},
+};
 
 static PyModuleDef_Slot module_slots[] = {
 	{Py_mod_exec, load},
@@ -608,6 +655,7 @@ static PyModuleDef_Slot module_slots[] = {
 static PyModuleDef module = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "pytern._native",
+	.m_methods = module_methods,
 	.m_slots = module_slots,
 };
 

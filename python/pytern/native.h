@@ -77,6 +77,16 @@ extern PyType_Spec view_spec, map_spec;
 		(self)->users--;                                                         \
 	} while (0)
 
+/* Number of forks between the process that loaded the module and this one. */
+unsigned fork_count(void);
+
+/* ---- objects: native.c ---- */
+
+/* Makes an object of the type; NULL with an exception. */
+void *new_object(PyTypeObject *type);
+/* Frees its memory. */
+void free_object(void *object);
+
 /* ---- errors: native.c ---- */
 
 /* Raise pytern.Error, and return NULL. raise_status() has the sentence that the library left

@@ -33,7 +33,6 @@ static void set_offsets(
 /* map(turn, (id, ...)) -> (Map, (offset in bytes, ...)), or None: the memory cannot be mapped */
 PyObject *session_map(struct session *self, PyObject *args)
 {
-	allocfunc alloc = (allocfunc)PyType_GetSlot(map_type, Py_tp_alloc);
 	PyObject *ids, *offsets;
 	unsigned long long turn;
 	struct map *map;
@@ -42,7 +41,7 @@ PyObject *session_map(struct session *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "KO!", &turn, &PyTuple_Type, &ids) ||
 		!holds(self, turn))
 		return NULL;
-	map = (struct map *)alloc(map_type, 0);
+	map = new_object(map_type);
 	offsets = map ? PyTuple_New(PyTuple_Size(ids)) : NULL;
 	r = offsets ? tern_slot_map(self->slot, &map->map) : 0;
 	if (r == -ENOTSUP) {
@@ -131,13 +130,10 @@ static int map_getbuffer(struct map *self, Py_buffer *buffer, int flags)
 
 static void map_dealloc(struct map *self)
 {
-	PyTypeObject *type = Py_TYPE((PyObject *)self);
-	freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	if (self->map.base)
 		munmap(self->map.base, self->map.bytes);
 	free_object(self);
-	Py_DECREF(type);
 }
 
 static PyMethodDef map_methods[] = {

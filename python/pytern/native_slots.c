@@ -216,7 +216,6 @@ PyObject *session_read(struct session *self, PyObject *args)
 /* view(turn, id) -> an object with the buffer protocol: the library's own memory */
 PyObject *session_view(struct session *self, PyObject *args)
 {
-	allocfunc alloc = (allocfunc)PyType_GetSlot(view_type, Py_tp_alloc);
 	unsigned long long turn;
 	Py_ssize_t stride = sizeof(float);
 	const float *values;
@@ -227,7 +226,7 @@ PyObject *session_view(struct session *self, PyObject *args)
 		!is_tensor(self, id))
 		return NULL;
 	values = slot_values(self, id);
-	view = values ? (struct view *)alloc(view_type, 0) : NULL;
+	view = values ? new_object(view_type) : NULL;
 	if (!view)
 		return NULL;
 	Py_INCREF((PyObject *)self);
@@ -389,8 +388,6 @@ static int view_getbuffer(struct view *self, Py_buffer *buffer, int flags)
 
 static void view_dealloc(struct view *self)
 {
-	PyTypeObject *type = Py_TYPE((PyObject *)self);
-	freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
 	struct session *session = self->session;
 
 	if (session) {
@@ -400,7 +397,6 @@ static void view_dealloc(struct view *self)
 		Py_DECREF((PyObject *)session);
 	}
 	free_object(self);
-	Py_DECREF(type);
 }
 
 static PyType_Slot view_slots[] = {
