@@ -10,7 +10,8 @@
  * itself, so the event that it waits for wakes no other thread. The others sleep; after
  * each round of progress those that have their answers are woken. When a driver has its
  * own, another waiter drives, or, for a moment, nobody: most threads soon wait again. Only
- * if none does for LULL_NS the progress thread drives the context, until one waits.
+ * if none does for LULL_NS the progress thread drives the context, until one waits. Calls of
+ * tern_shared_poll() make rounds without driving, and nobody drives for POLLED_NS after one.
  *
  *     DRIVEN_BY_THREAD --a thread waits--> DRIVEN_BY_WAITER <--a thread waits--+
  *            ^                                    |                           |
@@ -40,6 +41,7 @@
 /* Rounds of progress that a caller makes before it leaves the rest to the driver. */
 #define ROUNDS_MAX 4u
 #define LULL_NS    TERN_NS_PER_MS
+#define POLLED_NS  (10 * TERN_NS_PER_MS)
 
 static _Thread_local char last_text[700];
 
@@ -134,7 +136,7 @@ static void kick(struct tern_shared *shared)
 
 /* Makes the progress that the caller has caused, such as sending a message, on the
  * caller's thread. To wake another one for it would take several times as long. The driver
- * is woken only if there is more to do. */
+ * is woken only if there is more to do and nobody polls. */
 static void settle(struct tern_shared *shared)
 {
 	for (unsigned i = 0; i < ROUNDS_MAX && !shared->status; i++)
@@ -142,7 +144,7 @@ static void settle(struct tern_shared *shared)
 			return;
 	if (shared->asleep) {
 		tern_context_wake(shared->ctx);
-	} else {
+	} else if (shared->driver != DRIVEN_BY_NOBODY || !shared->is_polled) {
 		shared->driver = DRIVEN_BY_THREAD;
 		kick(shared);
 	}
@@ -306,6 +308,19 @@ static void sleep_on_waiter(struct tern_shared *shared, uint64_t deadline_ns)
 	shared->asleep = false;
 }
 
+/* Nobody drives, for so long. */
+static void begin_lull(struct tern_shared *shared, uint64_t ns)
+{
+	shared->driver = DRIVEN_BY_NOBODY;
+	shared->driving = NULL;
+	shared->is_polled = false;
+	/* If the progress thread sleeps as the driver, the next event wakes it once more. */
+	shared->asleep = false;
+	shared->lull_end_ns = tern_clock_ns() + ns;
+	if (!shared->lull_fd_is_set)
+		set_lull_fd(shared);
+}
+
 /* Another waiter drives from now on. If there is none, nobody does for a moment. */
 static void end_driving(struct tern_shared *shared)
 {
@@ -317,11 +332,7 @@ static void end_driving(struct tern_shared *shared)
 		tell_waiter(shared, w, &w->drives);
 		return;
 	}
-	shared->driver = DRIVEN_BY_NOBODY;
-	shared->driving = NULL;
-	shared->lull_end_ns = tern_clock_ns() + LULL_NS;
-	if (!shared->lull_fd_is_set)
-		set_lull_fd(shared);
+	begin_lull(shared, LULL_NS);
 }
 
 /* Gives the lock, sleeps until the waiter is awake, is to drive, or the time has come, and
@@ -405,6 +416,23 @@ int tern_shared_wait(
 		r = tern_test(req);
 	shared_leave(shared);
 	return r;
+}
+
+int tern_shared_poll(struct tern_shared *shared)
+{
+	int n = shared_enter(shared);
+
+	if (n < 0)
+		return n;
+	n = progress(shared);
+	if (shared->driving) {
+		give(shared);
+		return n;
+	}
+	begin_lull(shared, POLLED_NS);
+	shared->is_polled = true;
+	turns_give(&shared->lock);
+	return n;
 }
 
 /* ---- making and freeing ---- */

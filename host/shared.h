@@ -35,7 +35,8 @@ struct tern_shared {
 	int kick_fd, lull_fd;
 	bool lull_fd_is_set;
 	uint64_t lull_end_ns;
-	int status; /* not 0: the context is broken, and nobody drives it any more */
+	bool is_polled; /* the lull follows a call of tern_shared_poll() */
+	int status;     /* not 0: the context is broken, and nobody drives it any more */
 	struct tern_list waiters;
 	struct tern_list tenants;
 };

@@ -77,6 +77,16 @@ TERN_API void tern_shared_unlock(struct tern_shared *shared);
 TERN_API int tern_shared_wait(
 	struct tern_shared *shared, struct tern_req *req, uint64_t timeout_ns);
 
+/*
+ * Makes one round of progress on the calling thread, as tern_progress() does, for programs that
+ * ask again and again whether something has ended (plug-ins of frameworks). The progress
+ * thread leaves the context alone for 10 ms after it, so it takes no processor time from a
+ * program that polls, and connections live on when the program does not. The caller does not
+ * hold the lock. Returns the number of events handled, or a negative status: -ECHILD, or the
+ * context is broken.
+ */
+TERN_API int tern_shared_poll(struct tern_shared *shared);
+
 /* Returns a line that says why the last failed call of this thread has failed. Valid until
  * the thread's next call. */
 TERN_API const char *tern_shared_text(void);

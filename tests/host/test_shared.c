@@ -291,12 +291,66 @@ static void test_tensors_come_while_nobody_waits(void **state)
 	close_pairs();
 }
 
+/* Polls both ends until the tensor of the pair is there. */
+static void poll_pair(unsigned i)
+{
+	uint64_t limit = tern_clock_ns() + LIMIT;
+
+	while (!atomic_load(&pairs[i].received) && tern_clock_ns() < limit)
+		for (unsigned k = 0; k < 2; k++)
+			assert_true(tern_shared_poll(ends[k].shared) >= 0);
+	assert_true(pairs[i].value == (float)i + 0.5f);
+}
+
+static void test_who_polls_needs_no_progress_thread(void **state)
+{
+	enum shared_driver drivers[2];
+
+	(void)state;
+	open_pairs();
+	send_pair(0);
+	poll_pair(0);
+	for (unsigned k = 0; k < 2; k++) {
+		tern_shared_poll(ends[k].shared);
+		turns_take(&ends[k].shared->lock);
+		drivers[k] = ends[k].shared->driver;
+		turns_give(&ends[k].shared->lock);
+	}
+	assert_int_equal(drivers[0], DRIVEN_BY_NOBODY);
+	assert_int_equal(drivers[1], DRIVEN_BY_NOBODY);
+	send_pair(1);
+	await_pair(1); /* nobody polls any more */
+	close_pairs();
+}
+
 static void *wait_for_pair(void *arg)
 {
 	struct pair *pair = arg;
 
 	pair->waited = tern_shared_wait(ends[1].shared, &pair->receive, LIMIT);
 	return NULL;
+}
+
+static void test_a_waiter_is_answered_by_a_poll(void **state)
+{
+	uint64_t limit = tern_clock_ns() + LIMIT;
+	pthread_t thread;
+
+	(void)state;
+	open_pairs();
+	assert_int_equal(pthread_create(&thread, NULL, wait_for_pair, &pairs[0]), 0);
+	for (unsigned k = 0; k < 100; k++) {
+		tern_shared_poll(ends[1].shared);
+		usleep(100);
+	}
+	send_pair(0);
+	while (!atomic_load(&pairs[0].received) && tern_clock_ns() < limit)
+		tern_shared_poll(ends[1].shared);
+	pthread_join(thread, NULL);
+	assert_int_equal(pairs[0].waited, 0);
+	send_pair(1);
+	await_pair(1);
+	close_pairs();
 }
 
 static void test_a_waiter_drives_when_another_one_has_its_answer(void **state)
@@ -528,6 +582,8 @@ int main(void)
 		cmocka_unit_test(test_many_threads_share_a_context_over_tcp),
 		cmocka_unit_test(test_many_threads_share_a_context_over_shm),
 		cmocka_unit_test(test_tensors_come_while_nobody_waits),
+		cmocka_unit_test(test_who_polls_needs_no_progress_thread),
+		cmocka_unit_test(test_a_waiter_is_answered_by_a_poll),
 		cmocka_unit_test(test_a_waiter_drives_when_another_one_has_its_answer),
 		cmocka_unit_test(test_a_driver_is_woken_by_a_call_of_another_thread),
 		cmocka_unit_test(test_a_wait_ends_after_its_time),
