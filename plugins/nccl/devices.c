@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The devices that NCCL sees: the network interfaces of this host that are up, without
+ * loopback, unless there is nothing else. TERN_NET_IFNAME, or NCCL_SOCKET_IFNAME without it,
+ * chooses among them as NCCL does: beginnings of names with commas between them, "=" in front
+ * for whole names, "^" for all others.
+ */
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugins/nccl/net.h"
+
+static struct device table[DEVICES_MAX];
+static unsigned count;
+
+/* True if a word of the list, which has commas, is the name or its beginning. */
+static bool is_named(const char *list, const char *name, bool whole)
+{
+	while (*list) {
+		size_t n = strcspn(list, ",");
+
+		if (n > 0 && strncmp(list, name, n) == 0 && (!whole || name[n] == '\0'))
+			return true;
+		list += n + (list[n] == ',');
+	}
+	return false;
+}
+
+static bool is_chosen(const char *wanted, const struct ifaddrs *i)
+{
+	bool others = wanted && *wanted == '^', whole;
+
+	if (!wanted || !*wanted)
+		return !(i->ifa_flags & IFF_LOOPBACK);
+	wanted += others;
+	whole = *wanted == '=';
+	return is_named(wanted + whole, i->ifa_name, whole) != others;
+}
+
+/* Writes the address as it stands in front of a port. */
+static bool write_address(const struct sockaddr *from, char *out, size_t size)
+{
+	char text[INET6_ADDRSTRLEN];
+
+	if (from->sa_family == AF_INET) {
+		const struct sockaddr_in *in = (const void *)from;
+
+		inet_ntop(AF_INET, &in->sin_addr, out, (socklen_t)size);
+		return true;
+	}
+	if (from->sa_family == AF_INET6) {
+		const struct sockaddr_in6 *in = (const void *)from;
+
+		if (IN6_IS_ADDR_LINKLOCAL(&in->sin6_addr))
+			return false;
+		inet_ntop(AF_INET6, &in->sin6_addr, text, sizeof(text));
+		snprintf(out, size, "[%s]", text);
+		return true;
+	}
+	return false;
+}
+
+static int read_mbits(const char *name)
+{
+	char path[100];
+	int mbits = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%.60s/speed", name);
+	f = fopen(path, "re");
+	if (f) {
+		if (fscanf(f, "%d", &mbits) != 1)
+			mbits = 0;
+		fclose(f);
+	}
+	return mbits > 0 ? mbits : 10000; /* as NCCL assumes */
+}
+
+static void add(const struct ifaddrs *i)
+{
+	struct device *d = &table[count];
+	char path[100], real[PATH_MAX];
+
+	*d = (struct device){.mbits = read_mbits(i->ifa_name)};
+	snprintf(d->name, sizeof(d->name), "%s", i->ifa_name);
+	snprintf(path, sizeof(path), "/sys/class/net/%.60s/device", i->ifa_name);
+	if (realpath(path, real) && strlen(real) < sizeof(d->pci))
+		strcpy(d->pci, real);
+	if (write_address(i->ifa_addr, d->address, sizeof(d->address)))
+		count++;
+}
+
+static bool is_there(const char *name)
+{
+	for (unsigned k = 0; k < count; k++)
+		if (strcmp(table[k].name, name) == 0)
+			return true;
+	return false;
+}
+
+static void find_of(const struct ifaddrs *all, const char *wanted, int family)
+{
+	for (const struct ifaddrs *i = all; i && count < DEVICES_MAX; i = i->ifa_next)
+		if (i->ifa_addr && i->ifa_addr->sa_family == family &&
+			(i->ifa_flags & IFF_UP) && is_chosen(wanted, i) &&
+			!is_there(i->ifa_name))
+			add(i);
+}
+
+static void find(void)
+{
+	const char *wanted = getenv("TERN_NET_IFNAME");
+	struct ifaddrs *all;
+
+	if (!wanted)
+		wanted = getenv("NCCL_SOCKET_IFNAME");
+	if (getifaddrs(&all) < 0)
+		return;
+	find_of(all, wanted, AF_INET);
+	find_of(all, wanted, AF_INET6);
+	if (count == 0 && (!wanted || !*wanted))
+		find_of(all, "lo", AF_INET);
+	freeifaddrs(all);
+}
+
+unsigned devices_find(const struct device **out)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, find);
+	*out = table;
+	return count;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL over Tern. Each communicator has a `net`, which is a shared context of its own, so that
+ * communicators do not wait for each other; NCCL before 2.28 does not tell them apart, and then
+ * all have one net. A connection of NCCL carries data one way and is a `comm`: a peer of Tern
+ * with one channel. A tag is the key of its tensors, so a grouped receive is a receive for
+ * each tag, and Tern matches them.
+ *
+ *     devices.c   network interfaces
+ *     net.c       listening, connecting, closing
+ *     move.c      memory, sends and receives
+ *     versions.c  the versions of NCCL's interface
+ *
+ * NCCL's thread makes the progress: it asks test() all the time. When it does not ask for 10 ms,
+ * the context's own thread takes over, so that connections live on (tern_shared_poll()).
+ */
+#ifndef TERN_PLUGINS_NCCL_NET_H
+#define TERN_PLUGINS_NCCL_NET_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <tern/shared.h>
+#include <tern/tern.h>
+
+#include "plugins/nccl/abi.h"
+
+#define RECEIVES_MAX 8u /* parts of a grouped receive */
+#define DEVICES_MAX  16u
+
+struct device {
+	char name[40];    /* of the interface */
+	char address[60]; /* "10.0.0.7", "[fd00::7]" */
+	char pci[300];    /* path in /sys; "": none */
+	int mbits;
+};
+
+struct net {
+	struct tern_shared *shared;
+	struct tern_mem *nothing; /* memory of tensors without bytes */
+	char name[60];            /* of this process, in the messages of others */
+	_Atomic unsigned count;   /* comms and listeners that exist */
+	struct comm *comms;       /* with the context locked */
+};
+
+struct listener {
+	struct net *net;
+	struct tern_listener *listener;
+	char secret[33];
+	struct comm *accepted, **last_accepted;
+	unsigned users; /* the listener itself until closeListen(), and its comms */
+};
+
+struct request {
+	struct comm *comm;
+	unsigned count; /* its parts; 0: free */
+	_Atomic unsigned left;
+	struct tern_req *reqs;
+	struct memory *memory[RECEIVES_MAX];
+};
+
+struct comm {
+	struct net *net;
+	struct tern_peer *peer; /* NULL: freed */
+	struct tern_channel *channel;
+	struct listener *listener;   /* that has accepted it; NULL: it was dialled */
+	struct comm *next;           /* in listener->accepted */
+	struct comm *other, **place; /* in net->comms */
+	bool sends;
+	/* Changed with the context locked. */
+	bool up, down, closing;
+	int status;
+	struct request requests[REQUESTS_MAX];
+	struct tern_req reqs[]; /* of all requests */
+};
+
+struct memory {
+	struct tern_mem *mem;
+	char *base;
+	size_t bytes;
+	_Atomic unsigned users; /* parts of requests that have not ended */
+};
+
+/* Logs a line with NCCL's function, as a warning. */
+void net_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void net_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void net_set_log(nccl_log log);
+
+/* devices.c: how many devices there are; their table. */
+unsigned devices_find(const struct device **out);
+
+/* net.c */
+int net_open(struct net **out);
+int net_close(struct net *net);
+int net_listen(struct net *net, int device, void *handle, void **out);
+int net_connect(struct net *net, int device, void *handle, void **out);
+int net_accept(void *listener, void **out);
+int net_close_comm(void *comm);
+int net_close_listener(void *listener);
+/* Ends the connection at once, and waits until the library has let go of all memory. */
+void comm_abort(struct comm *comm);
+/* A line about why the comm is down, and NCCL's result for it. */
+int comm_broken(const struct comm *comm, const char *what);
+
+/* move.c */
+int net_register(void *comm, void *data, size_t bytes, int type, void **out);
+int net_deregister(void *comm, void *memory);
+int net_send(void *comm, void *data, size_t bytes, int tag, void *memory, void **request);
+int net_receive(void *comm, int n, void *const *data, const size_t *bytes,
+	const int *tags, void *const *memory, void **request);
+int net_test(void *request, int *done, int *sizes);
+
+#endif
