@@ -507,33 +507,42 @@ static void test_another_thread_may_register_memory(void **state)
 
 /* ---- other processes ---- */
 
-struct child {
-	pid_t pid;
-	struct end end;
-};
-
-/* Starts a process that connects to the handle and sends without end. */
-static pid_t start_sender(const char *handle, unsigned version)
+/* What the other process does: connects to the handle, and sends without end. */
+static int send_without_end(const char *version, const char *hex)
 {
-	pid_t pid = fork();
+	unsigned char handle[HANDLE_BYTES] = {0};
 	struct end e = {0};
-	char own[HANDLE_BYTES];
 
-	if (pid != 0)
-		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	memcpy(own, handle, sizeof(own));
-	init(&e.d, version);
+	for (unsigned i = 0; i < HANDLE_BYTES && hex[2 * i]; i++)
+		sscanf(hex + 2 * i, "%2hhx", &handle[i]);
+	init(&e.d, (unsigned)atoi(version));
 	while (!e.comm)
-		if (driver_connect(&e.d, own, &e.comm) != 0)
-			_exit(1);
+		if (driver_connect(&e.d, handle, &e.comm) != 0)
+			return 1;
 	add_memory(&e);
 	for (unsigned i = 0;; i++) {
 		void *request = send_part(&e, i % DEPTH, i % 3 ? PART : 100, 0);
 
 		if (end_all(&e, &request, 1, NULL) != 0)
-			_exit(2);
+			return 1;
 	}
+}
+
+static pid_t start_sender(const char *handle, unsigned version)
+{
+	char number[8], hex[2 * HANDLE_BYTES + 1];
+	pid_t pid;
+
+	snprintf(number, sizeof(number), "%u", version);
+	for (unsigned i = 0; i < HANDLE_BYTES; i++)
+		snprintf(hex + 2 * i, 3, "%02x", (unsigned char)handle[i]);
+	pid = fork();
+	if (pid == 0) {
+		execl("/proc/self/exe", "test_nccl", plugin, number, hex, NULL);
+		_exit(127);
+	}
+	return pid;
 }
 
 /* Receives until that fails. Returns the result; `received` parts came before. */
@@ -646,5 +655,7 @@ int main(int argc, char **argv)
 		return 2;
 	plugin = argv[1];
 	setenv("TERN_NET_IFNAME", "=lo", 1);
+	if (argc == 4)
+		return send_without_end(argv[2], argv[3]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
