@@ -162,7 +162,7 @@ static bool wrap_view(struct buffer *self, PyObject *from, bool writable)
 		return false;
 	format = self->view.format ? self->view.format : "B";
 	self->shape.dtype = dtype_of(format);
-	self->is_bool = strcmp(format, "?") == 0;
+	self->is_bool = strchr(format, '?') != NULL;
 	if (self->shape.dtype == TERN_DTYPE_NONE ||
 		tern_dtype_bytes(self->shape.dtype) != (size_t)self->view.itemsize) {
 		PyErr_Format(PyExc_TypeError, "no tensor has elements of the format %s",
@@ -238,6 +238,10 @@ static int buffer_getbuffer(struct buffer *self, Py_buffer *buffer, int flags)
 	if (!self->data) {
 		PyErr_SetString(
 			PyExc_BufferError, "the buffer is in GPU memory: use DLPack");
+		return -1;
+	}
+	if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && self->shape.rank > 1) {
+		PyErr_SetString(PyExc_BufferError, "the buffer is in row-major order");
 		return -1;
 	}
 	tern_shape_bytes(&self->shape, &bytes);
@@ -391,8 +395,8 @@ static PyObject *pool_take(struct pool *self, PyObject *args)
 	if (PyErr_Occurred())
 		return NULL;
 	r = tern_shape_bytes(&shape, &bytes);
-	if (r < 0)
-		return raise_text(r, "no tensor has this shape");
+	if (r < 0 || (is_bool && shape.dtype != TERN_U8))
+		return raise_text(r < 0 ? r : -EINVAL, "no tensor has this shape");
 	out = new_buffer(self->context);
 	if (!out)
 		return NULL;

@@ -287,6 +287,22 @@ static PyObject *capsule_of(struct lent *l, void *content, const char *name)
 	return capsule;
 }
 
+/* True if the buffer is on this device, a tuple of type and number; None: any. */
+static bool is_on(const struct buffer *self, PyObject *device)
+{
+	int type, number;
+
+	if (device == Py_None)
+		return true;
+	if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &type, &number)) {
+		PyErr_Clear();
+		return false;
+	}
+	return self->data ? type == DEVICE_CPU
+			  : type == DEVICE_CUDA &&
+				    number == tern_mem_cuda_device(self->buf.mem);
+}
+
 /* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None). A buffer is
  * complete when a program has it, so there is no stream to wait for. */
 PyObject *buffer_dlpack(struct buffer *self, PyObject *args, PyObject *keywords)
@@ -299,9 +315,19 @@ PyObject *buffer_dlpack(struct buffer *self, PyObject *args, PyObject *keywords)
 	unsigned major = 0, minor = 0;
 
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "|$OOOO", names, &stream, &version, &device, &copy) ||
-		(version != Py_None && !PyArg_ParseTuple(version, "II", &major, &minor)))
+		    args, keywords, "|$OOOO", names, &stream, &version, &device, &copy))
 		return NULL;
+	if (version != Py_None && !PyTuple_Check(version)) {
+		PyErr_SetString(
+			PyExc_TypeError, "max_version: expected a tuple of two numbers");
+		return NULL;
+	}
+	if (version != Py_None && !PyArg_ParseTuple(version, "II", &major, &minor))
+		return NULL;
+	if (!is_on(self, device)) {
+		PyErr_SetString(PyExc_BufferError, "the buffer is on another device");
+		return NULL;
+	}
 	if (copy == Py_True) {
 		PyErr_SetString(PyExc_BufferError, "a buffer is exported without a copy");
 		return NULL;

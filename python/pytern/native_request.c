@@ -74,8 +74,10 @@ static PyObject *refused(struct request *self, int status)
 
 	self->context = NULL;
 	context->posted_count--;
+	self->receives = false;
 	Py_CLEAR(self->channel);
 	Py_CLEAR(self->memory);
+	Py_CLEAR(self->pool);
 	context_let_go(context);
 	Py_DECREF((PyObject *)context);
 	Py_DECREF((PyObject *)self);
@@ -107,8 +109,15 @@ PyObject *channel_send(struct channel *self, PyObject *args)
 	int urgent, r;
 
 	if (!PyArg_ParseTuple(args, "O!KKO!zp", request_type, &request, &key, &step,
-		    buffer_type, &from, &name, &urgent) ||
-		!prepare(request, self, from))
+		    buffer_type, &from, &name, &urgent))
+		return NULL;
+	if (!from->buf.mem) {
+		PyErr_SetString(PyExc_ValueError, "the buffer is memory of a peer that "
+						  "is read in place: copy it to "
+						  "send it");
+		return NULL;
+	}
+	if (!prepare(request, self, from))
 		return NULL;
 	tensor.buf = from->buf;
 	tensor.shape = from->shape;
@@ -225,6 +234,8 @@ static PyObject *request_wait(struct request *self, PyObject *args)
 		return NULL;
 	if (self->collected)
 		Py_RETURN_TRUE;
+	if (seconds <= 0) /* asks only, also of a closed context */
+		Py_RETURN_FALSE;
 	if (!context_is_usable(context))
 		return NULL;
 	BUSY(context, tern_shared_wait(context->shared, &self->req, to_ns(seconds)));

@@ -118,10 +118,21 @@ static PyObject *context_close(struct context *self, PyObject *ignored)
 	self->closed = true;
 	if (self->forks != fork_count())
 		Py_RETURN_NONE;
-	while (self->listeners)
-		listener_shut(self->listeners);
-	while (self->peers)
-		peer_shut(self->peers);
+	/* Another thread may drop the last other reference meanwhile. */
+	while (self->listeners) {
+		struct listener *l = self->listeners;
+
+		Py_INCREF((PyObject *)l);
+		listener_shut(l);
+		Py_DECREF((PyObject *)l);
+	}
+	while (self->peers) {
+		struct peer *p = self->peers;
+
+		Py_INCREF((PyObject *)p);
+		peer_shut(p);
+		Py_DECREF((PyObject *)p);
+	}
 	wait_for_none(&self->users);
 	free_shared(self);
 	Py_RETURN_NONE;
@@ -171,14 +182,15 @@ static PyObject *context_wait(struct context *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "Kd", &seen, &seconds) || !context_is_usable(self))
 		return NULL;
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	ns = (uint64_t)until.tv_nsec + to_ns(seconds);
 	until.tv_sec += (time_t)(ns / 1000000000u);
 	until.tv_nsec = (long)(ns % 1000000000u);
 	BUSY(self, {
 		pthread_mutex_lock(&self->lock);
 		if (self->changes == seen)
-			pthread_cond_timedwait(&self->changed, &self->lock, &until);
+			pthread_cond_clockwait(
+				&self->changed, &self->lock, CLOCK_MONOTONIC, &until);
 		now = self->changes;
 		pthread_mutex_unlock(&self->lock);
 	});
@@ -297,6 +309,13 @@ static PyObject *context_listen(struct context *self, PyObject *args)
 	if (r < 0) {
 		raise_about(r, "cannot listen at", address);
 		Py_DECREF((PyObject *)out);
+		return NULL;
+	}
+	if (self->closed) { /* by another thread */
+		LOCKED(self, tern_listener_free(out->listener));
+		out->listener = NULL;
+		Py_DECREF((PyObject *)out);
+		context_is_usable(self);
 		return NULL;
 	}
 	out->next = self->listeners;
@@ -428,8 +447,9 @@ static PyObject *context_connect(struct context *self, PyObject *args)
 		free(l);
 		return raise_about(r, "cannot connect to", address);
 	}
-	p = peer_of(self, l, pool);
+	p = self->closed ? NULL : peer_of(self, l, pool);
 	if (!p) {
+		context_is_usable(self); /* closed by another thread */
 		LOCKED(self, tern_peer_free(l->peer));
 		free(l);
 	}

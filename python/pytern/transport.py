@@ -105,9 +105,12 @@ class Context:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._native.fileno())
+        if self._loop is not None:
+            fd = self._native.fileno()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._loop.remove_reader, fd)
         self._native.close()
+        self._wake()
         self._pool = None
         # The library lets go of requests in its own thread.
         deadline = time.monotonic() + 1.0
@@ -133,6 +136,8 @@ class Context:
         """The memory of a tensor that has the buffer protocol or DLPack, as a buffer. Where many sends or receives use
         the same memory, this saves what each of them would do."""
         if isinstance(tensor, Buffer):
+            if writable and tensor.readonly:
+                raise ValueError("the buffer cannot be written to")
             return tensor
         return self._native.wrap(tensor, writable, self._memory())
 
@@ -177,13 +182,24 @@ class Context:
         return loop
 
     def _on_change(self) -> None:
+        if self._closed:
+            return
         with contextlib.suppress(BlockingIOError):
             os.read(self._native.fileno(), 8)
         self._collect()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Lets all that wait in the loop look for their answers."""
         changed, self._changed = self._changed, []
         for future in changed:
-            if not future.done():
-                future.set_result(None)
+            _set(future)
+
+    def _wake(self) -> None:
+        """Something was closed, on any thread: who waits for it must hear of that."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._look_again)
 
     async def _until(self, look: Callable[[], T | None]) -> T:
         loop = self._attach()
@@ -193,7 +209,11 @@ class Context:
                 return answer
             future = loop.create_future()
             self._changed.append(future)
-            await future
+            try:
+                await future
+            finally:
+                if future in self._changed:
+                    self._changed.remove(future)
 
 
 class Listener:
@@ -228,10 +248,11 @@ class Listener:
     def close(self) -> None:
         """Stops listening. Peers that were not accepted are refused."""
         self._native.close()
+        self._context._wake()
 
 
 class Peer:
-    """Another process. The connection ends when the object is no longer used."""
+    """Another process. The connection ends when nothing uses the object any more; a request that has not ended does."""
 
     def __init__(self, context: Context, native: _native.Peer) -> None:
         self._context = context
@@ -313,12 +334,21 @@ class Peer:
         return Channel(self, self._native.channel(_integer("number", number, 0, 32)), number)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Closes the connection in an orderly way: lets sends end, and waits for the other end's goodbye for so long."""
+        """Closes the connection in an orderly way: lets sends end, and waits for the other end's goodbye for so long. In a
+        coroutine use close_async()."""
         with contextlib.suppress(Timeout, Error):
             self._native.say_goodbye()
             self.wait_down(timeout)
         self._native.free()
         self._context._collect()
+        self._context._wake()
+
+
+    async def close_async(self, timeout: float = 5.0) -> None:
+        with contextlib.suppress(asyncio.TimeoutError, Error):
+            self._native.say_goodbye()
+            await asyncio.wait_for(self.down(), timeout)
+        self.close(0.0)
 
 
 def _key(key: str | int) -> tuple[int, str | None]:
@@ -381,11 +411,10 @@ class Request(_native.Request):
         self._channel = channel
         self._what = what
         self._into = into
-        self._future: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
+        self._futures: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
-        return f"<{self._what}{', ended' if super().wait(0.0) else ''}>"
+        return f"<{self._what}>"
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -398,22 +427,21 @@ class Request(_native.Request):
         context = self._channel.peer._context
         limit = context._timeout if timeout is None else _number("timeout", timeout)
         deadline = math.inf if limit is None else time.monotonic() + limit
-        left = math.inf
-        while not super().wait(max(0.0, min(WAIT_S, left))):
-            if not context._collect():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._channel.peer.name}")
+        while not self.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._channel.peer.name}")
+            super().wait(min(WAIT_S, left))
         return self._answer()
 
     def __await__(self) -> Generator[Any, None, Any]:
         context = self._channel.peer._context
         loop = context._attach()
-        self._future = loop.create_future()
-        context._collect()
-        if not super().wait(0.0):
+        future = loop.create_future()
+        self._futures.append(future)
+        if not self.done():
             try:
-                yield from self._future
+                yield from future
             except asyncio.CancelledError:
                 self.cancel()
                 raise
@@ -421,8 +449,7 @@ class Request(_native.Request):
 
     def _tell(self) -> None:
         """It has ended."""
-        future = self._future
-        if future is not None:
+        for future in self._futures:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 future.get_loop().call_soon_threadsafe(_set, future)
 

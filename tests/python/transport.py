@@ -246,6 +246,84 @@ async def _of(request):
     return await request
 
 
+def what_is_awaited_hears_of_every_end():
+    async def run():
+        context, other = Context(), Context()
+        listener = context.listen()
+        peer = other.connect(listener.address)
+        of_context = await listener.accept_async()
+        got = of_context.channel().recv("twice")
+        both = asyncio.gather(_of(got), _of(got))
+        await asyncio.sleep(0)
+        peer.channel().send("twice", b"1")
+        assert [one.shape for one in await asyncio.wait_for(both, LIMIT_S)] == [(1,), (1,)]
+        for ended in (listener.accept_async(), of_context.down()):
+            task = asyncio.ensure_future(ended)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert not context._changed
+        waiting = asyncio.ensure_future(listener.accept_async())
+        await asyncio.sleep(0)
+        listener.close()
+        assert "closed" in str((await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), LIMIT_S))[0])
+        waiting = asyncio.ensure_future(of_context.down())
+        await asyncio.sleep(0)
+        await peer.close_async()
+        await asyncio.wait_for(waiting, LIMIT_S)
+        waiting = asyncio.ensure_future(context.listen().accept_async())
+        await asyncio.sleep(0)
+        context.close()
+        assert "closed" in str((await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), LIMIT_S))[0])
+        other.close()
+    asyncio.run(run())
+
+
+def a_wait_ends_in_time_while_other_requests_end():
+    with Pair() as pair:
+        stop = threading.Event()
+
+        def work():
+            step = 0
+            while not stop.is_set():
+                move(pair, b"1", "busy", step)
+                step += 1
+        thread = threading.Thread(target=work)
+        thread.start()
+        begin = time.monotonic()
+        refused(pytern.Timeout, "not within 0.3 s", pair.receiver.recv("never").wait, 0.3)
+        took = time.monotonic() - begin
+        stop.set()
+        thread.join()
+        assert took < LIMIT_S / 2, took
+
+
+def what_was_read_in_place_is_neither_sent_nor_received_into():
+    with Pair(FABRICS[1]) as pair:
+        buffer = pair.one.empty((1000, 1000))
+        got = pair.receiver.recv("peek", peek=True)
+        sent = pair.sender.send("peek", buffer)
+        here = got.wait()
+        refused(ValueError, "cannot be written to", pair.receiver.recv, "x", into=here)
+        refused(ValueError, "read in place: copy it to send it", pair.receiver.send, "x", here)
+        refused(ValueError, "cannot be written to", pair.receiver.recv, "x", into=pair.two.wrap(b"12345678"))
+        del got, here
+        sent.wait()
+
+
+def contexts_may_be_closed_while_others_drop_their_objects():
+    for _ in range(30):
+        pair = Pair()
+        things = [[pair.two.connect(pair.one.listen().address) for _ in range(10)], [pair.one.listen() for _ in range(10)]]
+        threads = [threading.Thread(target=list.clear, args=[some]) for some in things]
+        threads.append(threading.Thread(target=pair.two.close))
+        for thread in threads:
+            thread.start()
+        pair.one.close()
+        for thread in threads:
+            thread.join()
+
+
 def a_dead_peer_is_an_exception_with_its_name_and_the_cause():
     for fabric in FABRICS:
         with Context(timeout=LIMIT_S) as context, \
@@ -410,6 +488,8 @@ else:
              one_that_is_too_large_is_refused_at_both_ends, buffers_are_read_in_place_on_one_host,
              torch_and_other_libraries_exchange_tensors_by_dlpack, memory_comes_back,
              the_context_stays_for_what_was_received, many_threads_use_one_context, requests_can_be_awaited,
+             what_is_awaited_hears_of_every_end, a_wait_ends_in_time_while_other_requests_end,
+             what_was_read_in_place_is_neither_sent_nor_received_into, contexts_may_be_closed_while_others_drop_their_objects,
              a_dead_peer_is_an_exception_with_its_name_and_the_cause,
              a_peer_that_stands_still_is_given_up_after_dead_timeout, tensors_of_another_process_arrive_whole,
              nobody_connects_without_the_secret, what_cannot_be_is_refused, an_interrupt_ends_a_wait,
