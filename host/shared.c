@@ -425,6 +425,8 @@ int tern_shared_poll(struct tern_shared *shared)
 	if (n < 0)
 		return n;
 	n = progress(shared);
+	if (n < 0)
+		shared_complain(n, "the context is broken: %s", tern_status_text(n));
 	if (shared->driving) {
 		give(shared);
 		return n;

@@ -123,10 +123,8 @@ int net_send(
 	}
 	if (!r)
 		return NCCL_SUCCESS; /* NCCL tries again */
-	if (!comm->peer)
-		return comm_broken(comm, "a send");
 	tern_shared_lock(comm->net->shared);
-	if (comm->down)
+	if (!comm->peer || comm->down)
 		status = -ENOTCONN;
 	else
 		status = tern_send(comm->channel, take_part(r, 0, memory), (uint32_t)tag,
@@ -164,10 +162,8 @@ int net_receive(void *of_nccl, int n, void *const *data, const size_t *bytes,
 		}
 	if (!r)
 		return NCCL_SUCCESS;
-	if (!comm->peer)
-		return comm_broken(comm, "a receive");
 	tern_shared_lock(comm->net->shared);
-	if (comm->down)
+	if (!comm->peer || comm->down)
 		status = -ENOTCONN;
 	for (int i = 0; i < n && status == 0; i++) {
 		status = tern_recv(comm->channel, take_part(r, (unsigned)i, memory[i]),

@@ -121,6 +121,7 @@ static uint64_t now_ns(void)
 }
 
 static void abandon(struct net *net);
+static void free_rest(struct net *net);
 
 int net_close(struct net *net)
 {
@@ -128,12 +129,13 @@ int net_close(struct net *net)
 
 	if (!net)
 		return NCCL_SUCCESS;
-	while (atomic_load(&net->count) > 0 && now_ns() < limit)
+	while (atomic_load(&net->closing) > 0 && now_ns() < limit)
 		if (tern_shared_poll(net->shared) < 0)
 			break;
 	abandon(net);
 	tern_mem_put(net->nothing);
 	tern_shared_free(net->shared);
+	free_rest(net);
 	free(net);
 	return NCCL_SUCCESS;
 }
@@ -146,7 +148,9 @@ static void let_go(struct listener *l)
 	if (--l->users > 0)
 		return;
 	tern_listener_free(l->listener);
-	atomic_fetch_sub(&l->net->count, 1);
+	*l->place = l->other;
+	if (l->other)
+		l->other->place = l->place;
 	free(l);
 }
 
@@ -159,7 +163,8 @@ static void comm_free(struct comm *comm)
 	*comm->place = comm->other;
 	if (comm->other)
 		comm->other->place = comm->place;
-	atomic_fetch_sub(&comm->net->count, 1);
+	if (comm->closing)
+		atomic_fetch_sub(&comm->net->closing, 1);
 	free(comm);
 }
 
@@ -203,22 +208,18 @@ static struct comm *comm_new(struct net *net, bool sends)
 	if (comm->other)
 		comm->other->place = &comm->other;
 	net->comms = comm;
-	atomic_fetch_add(&net->count, 1);
 	return comm;
 }
 
 int comm_broken(const struct comm *comm, const char *what)
 {
-	int status;
-
-	if (!comm->peer) {
-		net_warn("%s: the connection was closed", what);
-		return NCCL_REMOTE_ERROR;
-	}
 	tern_shared_lock(comm->net->shared);
-	status = comm->status;
-	net_warn("%s: %s is down: %s", what, tern_peer_name(comm->peer),
-		status ? tern_status_text(status) : "it has closed the connection");
+	if (comm->peer)
+		net_warn("%s: %s is down: %s", what, tern_peer_name(comm->peer),
+			comm->status ? tern_status_text(comm->status)
+				     : "it has closed the connection");
+	else
+		net_warn("%s: the connection was closed", what);
 	tern_shared_unlock(comm->net->shared);
 	return NCCL_REMOTE_ERROR;
 }
@@ -245,14 +246,58 @@ void comm_abort(struct comm *comm)
 		;
 }
 
-/* Frees the comms that NCCL has not closed, or whose peers have not said goodbye. */
+/* Takes the peer of a comm away, after which no event of it comes. NULL: there is no comm. */
+static struct comm *take_comm(struct net *net)
+{
+	struct comm *comm;
+
+	tern_shared_lock(net->shared);
+	comm = net->comms;
+	if (comm) {
+		tern_peer_free(comm->peer);
+		comm->peer = NULL;
+	}
+	tern_shared_unlock(net->shared);
+	return comm;
+}
+
+/* Frees what NCCL has not closed, as after a set-up that was given up, and the comms whose
+ * peers have not said goodbye. */
 static void abandon(struct net *net)
 {
-	while (net->comms) {
-		comm_abort(net->comms);
+	struct comm *comm;
+
+	tern_shared_lock(net->shared);
+	for (struct listener *l = net->listeners; l; l = l->other) {
+		tern_listener_free(l->listener);
+		l->listener = NULL;
+		l->accepted = NULL;
+	}
+	tern_shared_unlock(net->shared);
+	while ((comm = take_comm(net))) {
+		while (has_posted(comm))
+			if (tern_shared_poll(net->shared) < 0)
+				return; /* the context is broken: free_rest() */
 		tern_shared_lock(net->shared);
-		comm_free(net->comms);
+		comm_free(comm);
 		tern_shared_unlock(net->shared);
+	}
+}
+
+/* The context is gone: frees the memory that it may have used until now. */
+static void free_rest(struct net *net)
+{
+	while (net->comms) {
+		struct comm *comm = net->comms;
+
+		net->comms = comm->other;
+		free(comm);
+	}
+	while (net->listeners) {
+		struct listener *l = net->listeners;
+
+		net->listeners = l->other;
+		free(l);
 	}
 }
 
@@ -322,8 +367,15 @@ static int start_listening(struct listener *l, const char *address, struct handl
 		else
 			r = -ENAMETOOLONG;
 	}
-	if (r < 0)
+	if (r < 0) {
 		tern_listener_free(l->listener);
+	} else {
+		l->other = l->net->listeners;
+		l->place = &l->net->listeners;
+		if (l->other)
+			l->other->place = &l->other;
+		l->net->listeners = l;
+	}
 	tern_shared_unlock(l->net->shared);
 	return r;
 }
@@ -356,7 +408,6 @@ int net_listen(struct net *net, int device, void *out_handle, void **out)
 		free(l);
 		return NCCL_SYSTEM_ERROR;
 	}
-	atomic_fetch_add(&net->count, 1);
 	memcpy(handle.secret, l->secret, sizeof(handle.secret));
 	memcpy(out_handle, &handle, sizeof(handle));
 	*out = l;
@@ -503,6 +554,7 @@ int net_close_comm(void *of_nccl)
 	if (comm->peer && !comm->down) {
 		/* What was sent must arrive: it is freed when the goodbye is heard. */
 		comm->closing = true;
+		atomic_fetch_add(&net->closing, 1);
 		tern_peer_close(comm->peer);
 	} else {
 		comm_free(comm);

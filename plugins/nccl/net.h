@@ -38,13 +38,16 @@ struct net {
 	struct tern_shared *shared;
 	struct tern_mem *nothing; /* memory of tensors without bytes */
 	char name[60];            /* of this process, in the messages of others */
-	_Atomic unsigned count;   /* comms and listeners that exist */
-	struct comm *comms;       /* with the context locked */
+	_Atomic unsigned closing; /* comms that wait for the goodbyes of their peers */
+	/* Changed with the context locked. */
+	struct comm *comms;
+	struct listener *listeners;
 };
 
 struct listener {
 	struct net *net;
 	struct tern_listener *listener;
+	struct listener *other, **place; /* in net->listeners */
 	char secret[33];
 	struct comm *accepted, **last_accepted;
 	unsigned users; /* the listener itself until closeListen(), and its comms */

@@ -431,6 +431,31 @@ static void test_finalize_may_come_without_a_context(void **state)
 	assert_int_equal(driver_finalize(&d), 0);
 }
 
+/* NCCL gives a set-up up: nobody has accepted, or closed anything, and more connections come. */
+static void test_finalize_ends_what_was_not_closed(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 20; i++) {
+		char handles[4][HANDLE_BYTES];
+		uint64_t limit_ns = tern_clock_ns() + (i + 1) * TERN_NS_PER_MS;
+		struct driver sender, receiver;
+		void *listener, *comm;
+
+		init(&sender, 11);
+		init(&receiver, 11);
+		assert_int_equal(driver_listen(&receiver, handles[0], &listener), 0);
+		for (unsigned k = 1; k < 4; k++)
+			memcpy(handles[k], handles[0], HANDLE_BYTES);
+		while (tern_clock_ns() < limit_ns)
+			for (unsigned k = 0; k < 4; k++)
+				driver_connect(&sender, handles[k], &comm);
+		if (i % 2)
+			driver_accept(&receiver, listener, &comm);
+		assert_int_equal(driver_finalize(&receiver), 0);
+		assert_int_equal(driver_finalize(&sender), 0);
+	}
+}
+
 /* NCCL gives a communicator up: its memory goes first, with requests on it. */
 static void test_memory_is_free_after_an_abort(void **state)
 {
@@ -645,6 +670,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_nobody_connects_without_the_secret_of_the_handle),
 		cmocka_unit_test(test_three_communicators_one_after_the_other),
 		cmocka_unit_test(test_finalize_may_come_without_a_context),
+		cmocka_unit_test(test_finalize_ends_what_was_not_closed),
 		cmocka_unit_test(test_memory_is_free_after_an_abort),
 		cmocka_unit_test(test_another_thread_may_register_memory),
 		cmocka_unit_test(test_a_rank_that_is_killed_is_named_and_may_start_again),
