@@ -16,7 +16,7 @@
 #define GOODBYE_NS 2000000000ull
 #define DEAD_S     60u
 
-/* What the listening end tells the one that connects. */
+/* The handle, by which the listening end tells the other one how to connect. */
 struct handle {
 	uint32_t magic;
 	char secret[33];
@@ -552,7 +552,7 @@ int net_close_comm(void *of_nccl)
 		comm_abort(comm); /* NCCL has given the communicator up */
 	tern_shared_lock(net->shared);
 	if (comm->peer && !comm->down) {
-		/* What was sent must arrive: it is freed when the goodbye is heard. */
+		/* Sent data must arrive, so the comm is freed when the goodbye is heard. */
 		comm->closing = true;
 		atomic_fetch_add(&net->closing, 1);
 		tern_peer_close(comm->peer);

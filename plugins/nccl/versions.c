@@ -210,7 +210,7 @@ static int receive_10(void *comm, int n, void **data, size_t *bytes, int *tags,
 	return net_receive(comm, n, data, bytes, tags, memory, request);
 }
 
-/* What has been received is visible to the GPU already (tern_recv()). */
+/* Received data is visible to the GPU already (tern_recv()). */
 static int flush(
 	void *comm, int n, void **data, int *sizes, void **memory, void **request)
 {

@@ -44,7 +44,7 @@ void context_notify(struct context *self)
 
 	self->changes++;
 	pthread_cond_broadcast(&self->changed);
-	/* It can only fail if the counter is full, and then it is readable. */
+	/* The write can only fail if the counter is full, and then it is readable. */
 	if (self->event_fd >= 0 && write(self->event_fd, &one, sizeof(one)) < 0)
 		return;
 }

@@ -165,7 +165,7 @@ struct borrowed {   /* a tensor of another library */
 	bool readonly;
 	bool is_bool;
 	struct tern_shape shape;
-	/* What the other library wants back. */
+	/* The structure that the other library wants back. */
 	void *managed;
 	bool has_version;
 };

@@ -195,12 +195,31 @@ static bool is_filled(const char *data, size_t bytes, uint64_t seed)
 	return true;
 }
 
+/* Puts DEPTH parts into groups, in which tags differ. Returns the number of groups: group g has
+ * the parts from first[g] on, up to first[g + 1]. */
+static unsigned make_groups(uint64_t seed, unsigned *first, int *tags)
+{
+	unsigned groups = 0;
+
+	for (unsigned i = 0; i < DEPTH; groups++) {
+		unsigned n = (unsigned)(tern_rng_at(seed, i, 2, 0) % PARTS) + 1;
+
+		n = TERN_MIN(n, DEPTH - i);
+		for (unsigned k = 0; k < n; k++)
+			tags[i + k] = (int)(groups * 100 + k);
+		first[groups] = i;
+		i += n;
+		first[groups + 1] = i;
+	}
+	return groups;
+}
+
 /* Both ends have DEPTH requests at the same time, of any sizes, some of them grouped. */
 static void one_round(struct link *l, uint64_t seed)
 {
 	static const size_t usual[] = {0, 1, 8, 4096, 65536, PART - 1, PART};
 	void *sends[DEPTH], *receives[DEPTH] = {NULL};
-	unsigned groups = 0, first[DEPTH + 1] = {0};
+	unsigned groups, first[DEPTH + 1] = {0};
 	int sizes[DEPTH][PARTS], tags[DEPTH];
 	size_t bytes[DEPTH], rooms[DEPTH];
 	unsigned at[DEPTH], order[DEPTH];
@@ -213,16 +232,7 @@ static void one_round(struct link *l, uint64_t seed)
 		at[i] = order[i] = i;
 		fill(l->sender.data + (size_t)i * PART, bytes[i], seed + i);
 	}
-	for (unsigned i = 0; i < DEPTH; groups++) {
-		unsigned n = (unsigned)(tern_rng_at(seed, i, 2, 0) % PARTS) + 1;
-
-		n = TERN_MIN(n, DEPTH - i);
-		for (unsigned k = 0; k < n; k++)
-			tags[i + k] = (int)(groups * 100 + k);
-		first[groups] = i;
-		i += n;
-		first[groups + 1] = i;
-	}
+	groups = make_groups(seed, first, tags);
 	/* The sends of a group go in any order. */
 	for (unsigned g = 0; g < groups; g++)
 		for (unsigned i = first[g]; i < first[g + 1]; i++) {
@@ -532,7 +542,7 @@ static void test_another_thread_may_register_memory(void **state)
 
 /* ---- other processes ---- */
 
-/* What the other process does: connects to the handle, and sends without end. */
+/* The other process: connects to the handle, and sends without end. */
 static int send_without_end(const char *version, const char *hex)
 {
 	unsigned char handle[HANDLE_BYTES] = {0};

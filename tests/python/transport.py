@@ -95,7 +95,7 @@ def arrays_of_all_types_arrive_with_their_shapes():
                     assert isinstance(got, Buffer) and got.shape == shape and not got.readonly
                     back = numpy.asarray(got)
                     assert back.dtype == (sent.dtype if name != "?" else "u1") and back.shape == shape and (back == sent).all(), (name, shape)
-                    # What is bool travels as bytes.
+                    # Elements of bool travel as bytes.
                     assert got.dtype == (numpy.dtype(name).name if name != "?" else "uint8")
 
 
