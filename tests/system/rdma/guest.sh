@@ -7,7 +7,7 @@
 #   writable   one line for each shared directory: its tag and its path
 #   command    what to run
 # and which reads there
-#   up         once the command runs
+#   up         a number, once the command runs; it changes every 5 s as long as the guest's kernel works
 #   status     written last: a machine that ends without it has failed
 . /run/vm/settings
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -89,7 +89,11 @@ exec 9> >(exec cat >"$output")
 drain=$!
 if setup_machine >&9 2>&1; then
   cd "$DIRECTORY" 2>/dev/null || cd /
-  : >/run/vm/up
+  echo 0 >/run/vm/up
+  # read, since it needs no process of its own: nothing ever comes through this pipe.
+  while ! read -rt 5 -u 8; do
+    echo "$((++signs))" >/run/vm/up
+  done 8<> <(:) 9>&- &
   bash /run/vm/command </dev/null >&9 2>&1 9>&-
   status=$?
 else

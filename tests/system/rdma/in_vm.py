@@ -19,6 +19,7 @@ import tap_count  # noqa: E402
 
 WHERE = "rdma"
 QUICK_LIMIT_S, FULL_LIMIT_S, PERF_LIMIT_S = 1200, 5400, 1800
+STOOD_STILL, UNKILLABLE = 126, 3  # exit statuses of vm and of suite.py
 
 
 def results_of(build):
@@ -42,27 +43,38 @@ def vm(build, limit_s, *command):
     return p.returncode, last.removeprefix("vm: ")
 
 
+def facts_of(log):
+    """Returns the names of the planned cases that have not been run, and what is known of those that have."""
+    facts = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    programs = [fact for fact in facts if "planned" not in fact]
+    done = {program["name"] for program in programs}
+    return [name for name in facts[0]["planned"] if name not in done] if facts else [], programs
+
+
 def run_suite(count, build, asan, when, names=()):
     """Adds the suite's cases to the count. `asan`: a build of the same with AddressSanitizer, which
     full needs. If no machine can be had, the suite is skipped. If the machine does not come to its
-    end, that is a failure, and so is each case that has not been run."""
+    end, that is a failure, and so is each case that has not been run. A machine whose kernel stands
+    still (which happens to emulated ones) or is broken by a case is followed once by a new machine, for
+    the cases that are left; a case that broke it has failed."""
     log = results_of(build) / "suite.log"
     log.unlink(missing_ok=True)
     limit_s = QUICK_LIMIT_S if when == "quick" else FULL_LIMIT_S
-    status, last = vm(build, limit_s, "python3", HERE / "suite.py", when, build, asan, log,
-                      *names)
+    suite = ["python3", HERE / "suite.py", when, build, asan, log]
+    status, last = vm(build, limit_s, *suite, *names)
     if status == tap_count.SKIPPED and not log.exists():
         count.skip(WHERE, WHERE, "all", last, WHERE)
         return
-    lines = log.read_text().splitlines() if log.exists() else []
-    facts = [json.loads(line) for line in lines]
-    for program in facts[1:]:
+    left, programs = facts_of(log)
+    if status in (STOOD_STILL, UNKILLABLE) and left:
+        print(f"rdma: a new machine for {', '.join(left)}", flush=True)
+        status, last = vm(build, limit_s, *suite, *left)
+        left, programs = facts_of(log)
+    for program in programs:
         count.add_program(WHERE, program)
-    done = {program["name"] for program in facts[1:]}
-    for name in facts[0]["planned"] if facts else []:
-        if name not in done:
-            count.failed.append(f"[{WHERE}] {name}: did not end")
-    if status not in (0, 1) or not facts:
+    for name in left:
+        count.failed.append(f"[{WHERE}] {name}: did not end")
+    if status not in (0, 1, UNKILLABLE) or not programs:
         count.failed.append(f"[{WHERE}] the machine: exit status {status}: {last}")
 
 

@@ -4,9 +4,10 @@
 
 usage: suite.py quick|full BUILD_DIRECTORY ASAN_BUILD_DIRECTORY LOG [NAME...]
 
-Writes to LOG what it will run and then, as each program ends, a line about it like those of
+Appends to LOG what it will run and then, as each program ends, a line about it like those of
 meson's testlog.json: tap_count.py counts both, and when the guest dies in the middle, what was
-done until then is known.
+done until then is known. Exits with 3 if a program cannot be killed: the kernel is broken then, and
+the remaining cases need a machine of their own.
 """
 import itertools
 import json
@@ -43,6 +44,8 @@ WIRES = {
 # is one thread of its own, and leaves the devices as they are.
 Case = namedtuple("Case", "name when wire limit_s command shares", defaults=[False])
 AT_ONCE = 2
+UNKILLABLE = 3
+DEATH_S = 60
 FABRIC = "{tests}/transport/conformance_fabric "
 RENDEZVOUS = "{tests}/rendezvous/conformance_rendezvous "
 STORM = "{tests}/system/storm/storm "
@@ -95,12 +98,24 @@ def disturb(wire):
 
 
 def end_all_of(process):
-    """Kills the program and what it has started, so that nothing disturbs the next case."""
+    """Kills the program and what it has started, so that nothing disturbs the next case. Returns where in the
+    kernel the program is if it does not die, else ""."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    process.wait()
+    try:
+        process.wait(DEATH_S)
+        return ""
+    except subprocess.TimeoutExpired:
+        return f"it does not die of SIGKILL; its stack in the kernel:\n{stack_of(process.pid)}"
+
+
+def stack_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stack").read_text()
+    except OSError as why:
+        return str(why)
 
 
 def run(case, build, asan):
@@ -118,13 +133,13 @@ def run(case, build, asan):
             result = {0: "OK", tap_count.SKIPPED: "SKIP"}.get(status, "FAIL")
         except subprocess.TimeoutExpired:
             status, result = None, "TIMEOUT"
-        end_all_of(process)
+        undead = end_all_of(process)
         texts = []
         for stream in (out, err):
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
-    return {"name": case.name, "result": result, "returncode": status,
-            "duration": time.monotonic() - start, "stdout": texts[0], "stderr": texts[1]}
+    return {"name": case.name, "result": "TIMEOUT" if undead else result, "returncode": status, "undead": bool(undead),
+            "duration": time.monotonic() - start, "stdout": texts[0], "stderr": texts[1] + undead}
 
 
 def batches(cases):
@@ -142,7 +157,7 @@ def main():
                  + " ".join(["quick", "full"] if not unknown else [c.name for c in CASES]))
     chosen = [c for c in CASES if c.name in names or not names and when in (c.when, "full")]
     good = True
-    with open(log, "w") as lines:
+    with open(log, "a") as lines:
         def note(fact):
             print(json.dumps(fact), file=lines, flush=True)
 
@@ -150,14 +165,18 @@ def main():
         number = 0
         for batch in batches(chosen):
             disturb(batch[0].wire)
+            broken = False
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 running = [pool.submit(run, case, build, asan) for case in batch]
                 for done in map(Future.result, as_completed(running)):
                     number += 1
                     note(done)
                     good = good and done["result"] in ("OK", "SKIP")
+                    broken = broken or done["undead"]
                     print(f"rdma: {number:>3}/{len(chosen):<3} {done['name']:<36} "
                           f"{done['result'].lower():<8} {done['duration']:.2f}s", flush=True)
+            if broken:
+                return UNKILLABLE
             disturb("plain")
     return 0 if good else 1
 
