@@ -2,7 +2,7 @@
 /*
  * Regions after a reconnect: each end announces its own again on the new link.
  *
- * A region is a right to access memory (a window of tcp, a key of an RDMA device). It
+ * A region is a right to access memory (an exposure of tcp, a key of an RDMA device). It
  * belongs to a fabric, and the next link may use another fabric. So when a link is lost,
  * every region of the peer that is still needed becomes stale: no put or get uses it.
  * Then each end announces its own regions anew:

@@ -95,7 +95,7 @@ static void put_arrives(struct tcp_conn *conn)
 {
 	struct tcp_port *port = tcp_conn_port(conn);
 	struct tcp_rx *rx = &conn->rx;
-	struct tern_window *window;
+	struct tern_exposure *exposure;
 	int r;
 
 	if (rx->crc != rx->frame.crc) {
@@ -106,16 +106,16 @@ static void put_arrives(struct tcp_conn *conn)
 		complain(conn, "unexpected put");
 		return;
 	}
-	r = tern_window_find(&port->windows, conn->base.owner, rx->frame.entry,
-		rx->frame.generation, rx->frame.offset, rx->frame.bytes, &window);
+	r = tern_exposure_find(&port->exposures, conn->base.owner, rx->frame.entry,
+		rx->frame.generation, rx->frame.offset, rx->frame.bytes, &exposure);
 	if (r == -EPROTO) {
 		complain(conn, "a put to memory that is not exposed to it");
 		return;
 	}
 	rx->target = NULL;
 	if (r == 0) {
-		rx->target = window->base + rx->frame.offset;
-		tern_list_push(&window->landing, &rx->landing);
+		rx->target = exposure->base + rx->frame.offset;
+		tern_list_push(&exposure->landing, &rx->landing);
 	}
 	rx->left = rx->frame.bytes;
 	rx->state = TCP_RX_PUT;

@@ -135,7 +135,7 @@ static int port_start(struct tcp_port *port)
 	int r;
 
 	port->stage = aligned_alloc(64, TCP_STAGE_BYTES + 64);
-	if (!port->stage || tern_windows_init(&port->windows))
+	if (!port->stage || tern_exposures_init(&port->exposures))
 		return -ENOMEM;
 	port->spare_fd = eventfd(0, EFD_CLOEXEC);
 	port->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -158,7 +158,7 @@ static void tcp_port_free(struct tern_port *base)
 	}
 	tern_cleanup_close(&port->timer.fd);
 	tern_cleanup_close(&port->spare_fd);
-	tern_windows_fini(&port->windows);
+	tern_exposures_fini(&port->exposures);
 	free(port->stage);
 	free(port);
 }
@@ -570,7 +570,7 @@ int tcp_lsn_accept(struct tcp_lsn *lsn)
 	return 1;
 }
 
-/* ---- windows ---- */
+/* ---- exposures ---- */
 
 static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 	uint64_t bytes, enum tern_access access, struct tern_region *out)
@@ -578,7 +578,7 @@ static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 	tern_assert(conn->owner && tern_mem_holds(mem, offset, bytes));
 	if (mem->kind != TERN_MEM_HOST)
 		return -ENOTSUP;
-	return tern_window_expose(&tcp_port_of(conn->port)->windows, conn->owner,
+	return tern_exposure_add(&tcp_port_of(conn->port)->exposures, conn->owner,
 		tern_mem_at(mem, offset), bytes, access, out);
 }
 
@@ -587,11 +587,11 @@ static int tcp_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t off
 static int tcp_withdraw(
 	struct tern_port *base, struct tern_op *op, const struct tern_region *region)
 {
-	struct tern_window *window =
-		tern_window_withdraw(&tcp_port_of(base)->windows, region);
+	struct tern_exposure *exposure =
+		tern_exposure_withdraw(&tcp_port_of(base)->exposures, region);
 
 	(void)op;
-	tern_list_for_each_safe (node, &window->landing) {
+	tern_list_for_each_safe (node, &exposure->landing) {
 		struct tcp_rx *rx = tern_list_entry(node, struct tcp_rx, landing);
 
 		tcp_rx_discard(tern_container_of(rx, struct tcp_conn, rx));

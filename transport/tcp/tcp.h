@@ -23,7 +23,7 @@
 #include "base/list.h"
 #include "transport/addr.h"
 #include "transport/fabric.h"
-#include "transport/window.h"
+#include "transport/exposure.h"
 #include "transport/memory/mem.h"
 #include "transport/tcp/wire.h"
 
@@ -163,7 +163,7 @@ struct tcp_port {
 
 	/* Wakes a sleeping thread at the first deadline of `lingering`. */
 	struct tcp_watch timer;
-	struct tern_windows windows;
+	struct tern_exposures exposures;
 	/* Receive buffer for everything except the bulk of puts. */
 	char *stage;
 	/* Bytes left in the stage because a poll had reached its budget of events. The
@@ -267,7 +267,7 @@ struct tcp_rx {
 	/* If PUT: target of the next byte; NULL: the put's bytes are dropped. */
 	char *target;
 	uint64_t left; /* if PUT: number of bytes still to come */
-	/* While target != NULL: in the list `landing` of the put's window (window.h), so
+	/* While target != NULL: in the list `landing` of the put's exposure (exposure.h), so
 	 * that withdraw() can drop the rest of the put. */
 	struct tern_list landing;
 	uint8_t put_likely; /* greater than 0 if one of the last frames was a put */

@@ -8,8 +8,8 @@
  *
  * Data is not received through the ring: measurements showed that this is no faster while
  * sleeping, and slower while spinning, than plain calls on ready sockets. And since no
- * receive is in flight, only this thread writes into a window (memory exposed to a peer),
- * so withdrawing a window needs no wait.
+ * receive is in flight, only this thread writes into an exposure (memory that a peer may write),
+ * so withdrawing an exposure needs no wait.
  *
  * A completion may arrive after its watch was freed. So a poll request is identified by
  * an entry of a table and the entry's generation, which changes when the entry is freed,

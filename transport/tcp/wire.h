@@ -11,14 +11,14 @@
  *     8  u64 bytes         number of bytes that follow the header
  *
  *             MESSAGE       PUT
- *    16  u32  head_bytes    entry         index of the window in the receiver's table
+ *    16  u32  head_bytes    entry         index of the exposure in the receiver's table
  *    20  u32  zero          generation    of that entry
- *    24  u64  zero          offset        from the window's start
+ *    24  u64  zero          offset        from the exposure's start
  *
  * A MESSAGE consists of head and payload. `head` has the headers of the layer above. The
  * payload, like the bytes of a PUT, is protected by TCP's checksum only, since it is
- * tensor data. A frame never carries an address: a PUT names a window that the receiver
- * has opened.
+ * tensor data. A frame never carries an address: a PUT names an exposure that the
+ * receiver has made.
  */
 #ifndef TERN_TRANSPORT_TCP_WIRE_H
 #define TERN_TRANSPORT_TCP_WIRE_H

@@ -596,7 +596,7 @@ void verbs_port_free(struct tern_port *base)
 		verbs_zombie_free(port, tern_list_entry(node, struct verbs_zombie, node));
 	if (port->channel)
 		verbs_api_of(port)->destroy_event_channel(port->channel);
-	tern_windows_fini(&port->windows);
+	tern_exposures_fini(&port->exposures);
 	verbs_async_forget(&port->node);
 	tern_cleanup_close(&port->wake_fd);
 	tern_cleanup_close(&port->timer_fd);

@@ -49,7 +49,7 @@ static void assemble(struct verbs_conn *conn, const char *data, uint32_t bytes, 
 static void receive_put(struct verbs_conn *conn, const char *data, uint32_t bytes)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
-	struct tern_window *window;
+	struct tern_exposure *exposure;
 	struct verbs_put put;
 	int r;
 
@@ -57,7 +57,7 @@ static void receive_put(struct verbs_conn *conn, const char *data, uint32_t byte
 		verbs_conn_blame(conn, "it sent a put without bytes");
 		return;
 	}
-	if (!port->windows.table) {
+	if (!port->exposures.table) {
 		verbs_conn_blame(conn, "it sent a put, but was never offered memory");
 		return;
 	}
@@ -66,12 +66,12 @@ static void receive_put(struct verbs_conn *conn, const char *data, uint32_t byte
 	put.generation = le32toh(put.generation);
 	put.offset = le64toh(put.offset);
 	bytes -= (uint32_t)sizeof(put);
-	r = tern_window_find(&port->windows, conn->base.owner, put.slot, put.generation,
-		put.offset, bytes, &window);
+	r = tern_exposure_find(&port->exposures, conn->base.owner, put.slot,
+		put.generation, put.offset, bytes, &exposure);
 	if (r == -EPROTO)
 		verbs_conn_blame(conn, "a put to memory that is not exposed to it");
 	else if (r == 0)
-		memcpy(window->base + put.offset, data + sizeof(put), bytes);
+		memcpy(exposure->base + put.offset, data + sizeof(put), bytes);
 }
 
 /* Counts a frame that needed one of the peer's credits. False: the peer had no credit

@@ -641,17 +641,17 @@ void verbs_region_decode(const struct tern_region *wire, struct verbs_region *ou
 static int expose_guarded(struct tern_conn *base, struct tern_mem *mem, uint64_t offset,
 	struct verbs_region *region, struct tern_region *out)
 {
-	struct tern_windows *windows = &verbs_port_of(base->port)->windows;
-	struct tern_region window;
-	int r = windows->table ? 0 : tern_windows_init(windows);
+	struct tern_exposures *exposures = &verbs_port_of(base->port)->exposures;
+	struct tern_region exposure;
+	int r = exposures->table ? 0 : tern_exposures_init(exposures);
 
 	if (r == 0)
-		r = tern_window_expose(windows, base->owner, tern_mem_at(mem, offset),
-			region->bytes, (enum tern_access)region->access, &window);
+		r = tern_exposure_add(exposures, base->owner, tern_mem_at(mem, offset),
+			region->bytes, (enum tern_access)region->access, &exposure);
 	if (r)
 		return r;
 	region->guarded = 1;
-	region->start = window.word[0];
+	region->start = exposure.word[0];
 	verbs_region_encode(region, out);
 	return 0;
 }
@@ -690,7 +690,7 @@ static int withdraw(
 	(void)op;
 	verbs_region_decode(region, &ours);
 	if (ours.guarded)
-		tern_window_withdraw(&port->windows,
+		tern_exposure_withdraw(&port->exposures,
 			&(struct tern_region){.word = {ours.start, ours.bytes}});
 	return 0;
 }

@@ -30,7 +30,7 @@
  * Trust. Normally a region contains the RDMA keys of a whole registered memory, as is
  * usual with RDMA: a peer is trusted to write only where it may, and nothing enforces
  * this (TERN_CAP_UNGUARDED). With the option guard=on no key leaves this process: peers
- * send their puts as messages, which are checked and copied (window.c), and get() is not
+ * send their puts as messages, which are checked and copied (exposure.c), and get() is not
  * available.
  *
  * Host memory that a device refuses to register, except with -ENOMEM, is transferred in
@@ -52,7 +52,7 @@
 #include "transport/fabric.h"
 #include "transport/memory/mem.h"
 #include "transport/verbs/api.h"
-#include "transport/window.h"
+#include "transport/exposure.h"
 
 /* A region has one key per device, so this number is part of the wire format. */
 #define VERBS_DEVICES_MAX 8
@@ -104,7 +104,7 @@ struct verbs_frame {
 };
 
 /* Follows the header of a PUT frame: where its bytes must be written. `slot` is the index
- * of the window (exposed memory, transport/window.h), not one of the message slots of
+ * of the exposure (transport/exposure.h), not one of the message slots of
  * slot.c. */
 struct verbs_put {
 	uint32_t slot, generation;
@@ -117,7 +117,8 @@ _Static_assert(sizeof(struct verbs_frame) == 8 && sizeof(struct verbs_put) == 16
  * machine with at most four devices, the last four keys are zero, and are not sent. */
 #define VERBS_BYTES_MAX ((1ull << 48) - 1)
 struct verbs_region {
-	uint64_t start; /* address; if guarded: index of the window | generation << 32 */
+	uint64_t
+		start; /* address; if guarded: index of the exposure | generation << 32 */
 	uint64_t bytes;
 	uint8_t access; /* enum tern_access */
 	uint8_t guarded;
@@ -369,10 +370,10 @@ struct verbs_port {
 	 * later. */
 	struct tern_list blocked;
 	struct tern_list ending; /* conns that the current or next poll ends */
-	/* Windows of guarded regions: exposed memory into which peers write by messages,
+	/* Exposures of guarded regions: memory into which peers write by messages,
 	 * because of the option guard=on or because a device could not register it.
 	 * Allocated at the first use. */
-	struct tern_windows windows;
+	struct tern_exposures exposures;
 	/* Name of the device for addresses that name none; "": any device. */
 	char device[VERBS_NAME_MAX];
 	struct verbs_conn **table; /* conns, by verbs_conn.index */
@@ -440,8 +441,9 @@ struct verbs_op {
 	uint64_t offset;
 	uint64_t left; /* number of bytes for which no work request was made yet */
 	uint64_t remote;
-	uint32_t key;        /* remote key; if guarded: index of the window */
-	uint32_t generation; /* if guarded: generation of the peer's struct tern_window */
+	uint32_t key; /* remote key; if guarded: index of the exposure */
+	uint32_t
+		generation; /* if guarded: generation of the peer's struct tern_exposure */
 	/* The target is a guarded region: bytes are sent as messages. */
 	bool guarded;
 };

@@ -20,7 +20,7 @@
 #include "base/util.h"
 #include "transport/addr.h"
 #include "transport/memory/mem.h"
-#include "transport/window.h"
+#include "transport/exposure.h"
 
 #define NAME_MAX_BYTES 80u
 /* Limits of the messages and puts of a conn that its peer has not processed yet. */
@@ -31,7 +31,7 @@ extern const struct tern_fabric_ops tern_loopback_fabric_ops;
 
 struct lo_port {
 	struct tern_port base;
-	struct tern_windows windows;
+	struct tern_exposures exposures;
 	struct tern_list inbox;
 	/* Listeners, conns that the port's user has dialled, and accepted conns that were
 	 * reported to the port's handler. */
@@ -70,9 +70,9 @@ struct item {
 	/* of a put: the sender's operation; NULL: it was completed before */
 	struct tern_op *op;
 	int status;
-	/* For a put: the peer's window (its generation and index), and the offset in
+	/* For a put: the peer's exposure (its generation and index), and the offset in
 	 * it. */
-	uint64_t window, offset;
+	uint64_t exposure, offset;
 	size_t bytes;
 	_Alignas(64) unsigned char data[];
 };
@@ -235,7 +235,7 @@ static void hear(struct lo_port *port, struct item *item)
 static void land(struct lo_port *port, struct item *item)
 {
 	struct lo_conn *conn = item->conn;
-	struct tern_window *window;
+	struct tern_exposure *exposure;
 	int r;
 
 	if (item->op)
@@ -243,12 +243,13 @@ static void land(struct lo_port *port, struct item *item)
 	take(conn, item->bytes);
 	if (conn->deaf)
 		return;
-	r = tern_window_find(&port->windows, conn->base.owner, (uint32_t)item->window,
-		(uint32_t)(item->window >> 32), item->offset, item->bytes, &window);
+	r = tern_exposure_find(&port->exposures, conn->base.owner,
+		(uint32_t)item->exposure, (uint32_t)(item->exposure >> 32), item->offset,
+		item->bytes, &exposure);
 	if (r == 0) {
-		memcpy(window->base + item->offset, item->data, item->bytes);
+		memcpy(exposure->base + item->offset, item->data, item->bytes);
 	} else if (r == -EPROTO) {
-		/* Any other error means that the receiver has revoked the window
+		/* Any other error means that the receiver has revoked the exposure
 		 * meanwhile, which is no violation of the protocol. */
 		tern_log(port->base.env, TERN_LOG_WARN, "%s: a put that is not allowed",
 			conn->base.name);
@@ -484,7 +485,7 @@ static int lo_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *m
 	r = offer(conn, PUT, bytes, &item);
 	if (r)
 		return r;
-	item->window = remote->word[0];
+	item->exposure = remote->word[0];
 	item->offset = remote_offset;
 	memcpy(item->data, tern_mem_at(mem, offset), bytes);
 	op->conn = base;
@@ -499,7 +500,7 @@ static int lo_expose(struct tern_conn *base, struct tern_mem *mem, uint64_t offs
 
 	if (mem->kind != TERN_MEM_HOST)
 		return -ENOTSUP;
-	return tern_window_expose(&port_of(base->port)->windows, base->owner,
+	return tern_exposure_add(&port_of(base->port)->exposures, base->owner,
 		tern_mem_at(mem, offset), bytes, access, out);
 }
 
@@ -509,7 +510,7 @@ static int lo_withdraw(
 	LOCK();
 
 	(void)op;
-	tern_window_withdraw(&port_of(base)->windows, region);
+	tern_exposure_withdraw(&port_of(base)->exposures, region);
 	return 0;
 }
 
@@ -535,7 +536,7 @@ static int lo_port_new(struct tern_fabric *fabric, const struct tern_port_opts *
 {
 	struct lo_port *port = calloc(1, sizeof(*port));
 
-	tern_assert(port && tern_windows_init(&port->windows) == 0);
+	tern_assert(port && tern_exposures_init(&port->exposures) == 0);
 	port->base = (struct tern_port){.ops = &tern_loopback_fabric_ops,
 		.fabric = fabric,
 		.env = opts->env,
@@ -553,7 +554,7 @@ static void lo_port_free(struct tern_port *base)
 	struct lo_port *port = port_of(base);
 
 	tern_assert(port->user_count == 0 && tern_list_empty(&port->inbox));
-	tern_windows_fini(&port->windows);
+	tern_exposures_fini(&port->exposures);
 	close(port->fd);
 	free(port);
 }

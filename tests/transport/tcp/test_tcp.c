@@ -543,7 +543,7 @@ static void test_a_window_serves_every_conn_of_its_owner(void **state)
 
 static void test_windows_run_out_and_come_back(void **state)
 {
-	struct tern_region *regions = calloc(TERN_WINDOWS_MAX, sizeof(*regions));
+	struct tern_region *regions = calloc(TERN_EXPOSURES_MAX, sizeof(*regions));
 	struct tern_mem mem = mem_of(window_memory, sizeof(window_memory));
 	struct tern_region extra;
 	struct seen *client, *server;
@@ -551,7 +551,7 @@ static void test_windows_run_out_and_come_back(void **state)
 
 	world_start_or_skip(&w, state);
 	world_connect(&w, &client, &server);
-	for (uint32_t i = 0; i < TERN_WINDOWS_MAX; i++)
+	for (uint32_t i = 0; i < TERN_EXPOSURES_MAX; i++)
 		assert_int_equal(ops->expose(server->conn, &mem, i, 1, TERN_ACCESS_WRITE,
 					 &regions[i]),
 			0);
@@ -560,7 +560,7 @@ static void test_windows_run_out_and_come_back(void **state)
 	assert_int_equal(ops->withdraw(w.server.port, NULL, &regions[7]), 0);
 	assert_int_equal(
 		ops->expose(server->conn, &mem, 0, 1, TERN_ACCESS_WRITE, &regions[7]), 0);
-	for (uint32_t i = 0; i < TERN_WINDOWS_MAX; i++)
+	for (uint32_t i = 0; i < TERN_EXPOSURES_MAX; i++)
 		assert_int_equal(ops->withdraw(w.server.port, NULL, &regions[i]), 0);
 	free(regions);
 	world_stop(&w);

@@ -242,7 +242,7 @@ static void test_puts_to_where_the_peer_may_not_write_are_refused(void **state)
 		{{.bytes = 0}, owner},
 		{{.bytes = 64, .entry = entry + 2}, owner},
 		{{.bytes = 64, .entry = UINT32_MAX}, owner},
-		{{.bytes = 64, .entry = TERN_WINDOWS_MAX}, owner},
+		{{.bytes = 64, .entry = TERN_EXPOSURES_MAX}, owner},
 		{{.bytes = 64, .generation = generation + 1}, owner},
 		{{.bytes = 64}, &other_owner},
 		{{.bytes = 64}, NULL},
