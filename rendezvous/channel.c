@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rendezvous/window.h"
 #include "transport/memory/mem.h"
 
 int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_channel **out)
@@ -72,12 +73,10 @@ static bool has_hold(const struct tern_req *req)
 	const struct tern_xfer *x = (const void *)req->priv;
 
 	return req->posted == TERN_REQ_POSTED && req->status == 0 &&
-	       (x->state == TERN_XFER_HELD || x->pool);
+	       x->req_kind == TERN_REQ_XFER && (x->state == TERN_XFER_HELD || x->pool);
 }
 
-/* Checks that the request may be posted. -EOVERFLOW: the program's struct tern_req is too
- * small for this library; -EBUSY: the request is posted, or must be released first. */
-static int check_req(const struct tern_req *req, size_t bytes)
+int tern_req_check(const struct tern_req *req, size_t bytes)
 {
 	if (bytes < offsetof(struct tern_req, priv) + sizeof(struct tern_xfer))
 		return -EOVERFLOW;
@@ -98,7 +97,7 @@ int tern_send_sized(struct tern_channel *channel, struct tern_req *req, size_t r
 	struct tern_xfer *x = tern_xfer_of(req);
 	struct tern_stager *stager;
 	uint64_t bytes;
-	int r = check_req(req, req_bytes);
+	int r = tern_req_check(req, req_bytes);
 
 	if (r)
 		return r;
@@ -127,7 +126,7 @@ int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t r
 	struct tern_xfer *x = tern_xfer_of(req);
 	bool own_room = !(flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK));
 	struct tern_stager *stager = NULL;
-	int r = check_req(req, req_bytes);
+	int r = tern_req_check(req, req_bytes);
 
 	if (r)
 		return r;
@@ -161,7 +160,9 @@ void tern_cancel(struct tern_req *req)
 
 	if (req->status != -EINPROGRESS)
 		return;
-	if (x->is_send)
+	if (x->req_kind == TERN_REQ_WINDOW)
+		tern_wreq_cancel(tern_wreq_of(req));
+	else if (x->is_send)
 		tern_send_cancel(x);
 	else
 		tern_recv_cancel(x);

@@ -30,6 +30,16 @@ struct tern_rdv {
 	/* listen.c: it was logged that freeing waits for a peer that reads our memory in
 	 * place. */
 	bool said_who_reads;
+	/* Windows of this context (window.c), also by their id, and the last id that was
+	 * used. */
+	struct {
+		struct tern_map by_id;
+		struct tern_list all;
+		uint64_t last_id;
+	} windows;
+	/* Requests of windows (struct tern_wreq) that have ended, and whose done() is
+	 * still to be called; complete_call calls it. */
+	struct tern_list accesses_done;
 	struct tern_map tokens; /* finds accepted peers by the token of the session */
 	/* Receives that have ended, of peers that have ended, and that hold a buffer or
 	 * memory of the peer, since the caller has not called tern_release() yet. */

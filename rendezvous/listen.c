@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/sized.h"
+#include "rendezvous/window.h"
 
 /* ---- events of the ports ---- */
 
@@ -183,6 +184,7 @@ static void destroy(struct tern_rdv *rdv)
 	 * it. */
 	tern_list_remove(&rdv->complete_call.node);
 	tern_records_fini(rdv);
+	tern_map_fini(&rdv->windows.by_id);
 	tern_map_fini(&rdv->tokens);
 	free(rdv);
 }
@@ -196,6 +198,7 @@ static bool rdv_drained(void *arg)
 		say_who_reads(rdv);
 		return false;
 	}
+	tern_windows_end(rdv);
 	tern_rdv_run_completed(rdv);
 	let_go(rdv);
 	destroy(rdv);
@@ -225,6 +228,10 @@ int tern_rendezvous_init(struct tern_context *ctx)
 	tern_list_init(&rdv->listeners);
 	tern_list_init(&rdv->completed);
 	tern_list_init(&rdv->complete_call.node);
+	rdv->complete_call.call = tern_rdv_complete_call;
+	tern_list_init(&rdv->accesses_done);
+	tern_list_init(&rdv->windows.all);
+	tern_map_init(&rdv->windows.by_id, rdv->match_secret.word[0]);
 	tern_list_init(&rdv->held);
 	tern_list_init(&rdv->hungry);
 	tern_rdv_stage_init(rdv);

@@ -6,6 +6,7 @@
 #define TERN_RENDEZVOUS_PEER_H
 
 #include "base/clock.h"
+#include "base/map.h"
 #include "rendezvous/address.h"
 #include "rendezvous/key.h"
 #include "rendezvous/link.h"
@@ -224,6 +225,55 @@ struct tern_ids {
 	uint32_t slot_count, free_slot;
 };
 
+/* Largest number of a peer's OPENs (requests to open a window) that are not answered. */
+#define TERN_OPENS_MAX 16u
+/* Largest number of parts of puts and gets of windows that are under way in one
+ * direction, and so of messages of the peer about them that are not answered. */
+#define TERN_PARTS_MAX 64u
+
+/* The answer to an OPEN, which is still to be sent. */
+struct tern_open_answer {
+	uint64_t id;  /* of the window */
+	uint32_t dst; /* the peer's handle */
+	int status;
+};
+
+/* Windows (one-sided access): window.h. */
+struct tern_peer_windows {
+	/* Something is to be sent or started. */
+	bool due;
+
+	/* Our windows that the peer accesses: window.c. */
+	struct tern_map grants;    /* struct tern_grant, by the id of the window */
+	struct tern_list granted;  /* the same */
+	struct tern_list closes;   /* grants whose CLOSE is to be sent */
+	struct tern_job *jobs;     /* TERN_PARTS_MAX entries; NULL until first used */
+	struct tern_list jobs_due; /* jobs with bytes to move or a DONE to send */
+	uint32_t job_count;        /* entries of `jobs` in use */
+	struct tern_open_answer answers[TERN_OPENS_MAX];
+	uint32_t answer_count;
+
+	/* Windows of the peer, and our requests: access.c. */
+	struct tern_map handles;  /* struct tern_remote, by its id */
+	struct tern_list remotes; /* the same */
+	struct tern_list asking;  /* remotes whose OPEN is to be sent */
+	struct tern_list leaving; /* remotes whose LEFT is to be sent */
+	uint32_t asks_out;        /* OPENs that are not answered */
+	uint32_t last_handle;
+	/* TERN_PARTS_MAX entries, of which parts_out are in use; NULL until first
+	 * used. */
+	struct tern_part *parts;
+	uint32_t free_part, parts_out;
+	uint32_t puts_out, gets_out; /* of these: puts and gets of the fabric */
+	/* Puts, gets and notifications that have not ended (struct tern_wreq), in the
+	 * order of posting, and the lists in which they wait. */
+	struct tern_list all, active, saying, unacked;
+	/* Puts that have not landed, in the order of posting; the number of the last
+	 * one. */
+	struct tern_list puts;
+	uint64_t last_put;
+};
+
 struct tern_peer {
 	struct tern_list node;
 	struct tern_rdv *rdv;
@@ -278,6 +328,7 @@ struct tern_peer {
 	struct tern_want want;
 	struct tern_ids ids;
 	struct tern_rails rails;
+	struct tern_peer_windows windows;
 
 	struct tern_list channels;
 	struct tern_match match;
@@ -506,6 +557,10 @@ void tern_stream_welcome(struct tern_peer *peer);
 int tern_stream_ack(struct tern_peer *peer);
 /* Sends a PING or its answer, now or when there is room. */
 void tern_stream_ping(struct tern_peer *peer, bool reply);
+/* Sends a message without a sequence number, but only after all numbered messages that
+ * wait. -EAGAIN: some of them still wait, or there is no room or no link. */
+int tern_stream_apart(
+	struct tern_peer *peer, struct tern_header *header, const void *payload);
 /* Sends a message without a sequence number, at once, before messages that wait. -EAGAIN:
  * no room. */
 int tern_stream_bare(struct tern_peer *peer, struct tern_header *header);

@@ -14,6 +14,8 @@
 
 #include <errno.h>
 
+#include "rendezvous/window.h"
+
 static int advance(struct tern_xfer *x)
 {
 	return x->is_send ? tern_send_advance(x) : tern_recv_advance(x);
@@ -130,6 +132,8 @@ void tern_peer_pump_now(struct tern_peer *peer)
 			continue;
 		if (tern_write_waits(peer))
 			tern_write_pump(peer);
+		if (peer->windows.due)
+			tern_windows_pump_now(peer);
 	} while (!tern_list_empty(&peer->pump.pending) ||
 		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));

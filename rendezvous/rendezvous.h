@@ -18,6 +18,8 @@
  *     direct   transfers of GPU memory that the fabric reaches                direct.c
  *     lend     GPU memory that the other end's GPU copies directly              lend.c
  *     want     receives that ask for a send that waits for a credit             want.c
+ *     window   one-sided access: windows of ours and of the peer
+ *                                            window.c remote.c access.c windows.c
  *     record   a message of the peer that waits for our half, or for our answer
  *                                                                            record.c
  *

@@ -18,6 +18,7 @@
 
 #include "base/escape.h"
 #include "base/sized.h"
+#include "rendezvous/window.h"
 
 /* Interval at which an acceptor checks whether a lost session, whose time to return is
  * over, is nevertheless returning. */
@@ -106,6 +107,7 @@ struct tern_peer *tern_peer_new(struct tern_rdv *rdv, const struct tern_peer_opt
 	peer->rdv = rdv;
 	init_lists(peer);
 	tern_map_init(&peer->theirs, rdv->match_secret.word[0]);
+	tern_windows_init(&peer->windows, rdv->match_secret.word[0]);
 	tern_map_node_init(&peer->by_token);
 	peer->end_call.call = end_call;
 	peer->dial.retry.fire = retry;
@@ -371,6 +373,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 			peer, &peer->dial.retry, peer->rdv->ctx->opts.unreachable_ns);
 	tern_peer_wake(peer);
 	tern_stream_up(peer, first ? tern_peer_first_seq(peer) : link->theirs.rx_seq);
+	tern_windows_up(peer);
 	if (peer->dialler)
 		tern_rails_dial(peer);
 	if (!first) {
@@ -506,6 +509,7 @@ static void end_requests(struct tern_peer *peer)
 		if (!may_be_read(x))
 			tern_xfer_end(x, status);
 	}
+	tern_windows_down(peer, status);
 	while ((n = peer->records.next) != &peer->records)
 		tern_record_free(tern_list_entry(n, struct tern_record, all));
 	tern_want_end(peer);
@@ -527,7 +531,8 @@ static void say_fin(struct tern_peer *peer)
 
 static bool sends_left(const struct tern_peer *peer)
 {
-	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers);
+	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers) ||
+	       !tern_list_empty(&peer->windows.all);
 }
 
 /* Ends the receives that no send will match, since the peer has sent its goodbye (FIN). A
@@ -593,7 +598,8 @@ void tern_peer_settled(struct tern_peer *peer)
 void tern_peer_close(struct tern_peer *peer)
 {
 	peer->fin_wanted = true;
-	if (peer->state == TERN_PEER_STATE_START && tern_list_empty(&peer->xfers))
+	if (peer->state == TERN_PEER_STATE_START && tern_list_empty(&peer->xfers) &&
+		tern_list_empty(&peer->windows.all))
 		tern_peer_down(peer, 0);
 	else
 		tern_peer_maybe_finish(peer);
@@ -621,6 +627,7 @@ void tern_peer_destroy(struct tern_peer *peer)
 	tern_records_release(peer);
 	tern_map_remove(&peer->rdv->tokens, &peer->by_token);
 	tern_map_fini(&peer->theirs);
+	tern_windows_fini(peer);
 	tern_match_fini(&peer->match);
 	free(peer->stream.sent);
 	free(peer->ids.slots);

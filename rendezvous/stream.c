@@ -6,8 +6,9 @@
  *
  * The `ack` and `credit` of a header are those of the moment at which the message was
  * made, also when it is sent again. So both counters never decrease from one message to
- * the next; other code relies on that (see send.c about POSTs). CREDIT has no number and
- * is sent only when no numbered message waits, so that its counters are in order too. A
+ * the next; other code relies on that (see send.c about POSTs). CREDIT and
+ * the messages about windows have no number, and are sent only when no numbered message
+ * waits, so that their counters are in order too. A
  * PING that overtakes waiting messages carries the counters of the first of them. A RENEW
  * alternates with messages that are sent again, so its `ack` is not in order.
  *
@@ -17,6 +18,8 @@
 
 #include <errno.h>
 #include <string.h>
+
+#include "rendezvous/window.h"
 
 #define TELL_MESSAGES 64u
 #define TELL_BYTES    (128u << 10)
@@ -216,7 +219,7 @@ int tern_stream_send(struct tern_peer *peer, struct tern_header *header,
 	const void *payload, struct tern_xfer *xfer)
 {
 	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
-	size_t payload_bytes = header->type == TERN_MSG_EAGER ? header->bytes : 0;
+	size_t payload_bytes = tern_header_payload_bytes(header);
 	size_t head_bytes;
 	int r;
 
@@ -246,17 +249,26 @@ int tern_stream_bare(struct tern_peer *peer, struct tern_header *header)
 	return give(peer, head, bytes, NULL, 0);
 }
 
-/* Sends a message without a sequence number, but only after all numbered messages that
- * wait. -EAGAIN: some of them still wait, or there is no room or no link. */
-static int say_bare(struct tern_peer *peer, uint8_t type, uint16_t flags)
+int tern_stream_apart(
+	struct tern_peer *peer, struct tern_header *header, const void *payload)
 {
+	_Alignas(8) unsigned char head[TERN_HEAD_MAX];
+	size_t bytes;
+
 	if (peer->state != TERN_PEER_STATE_UP || tern_stream_flush(peer) < 0)
 		return -EAGAIN;
-	if (tern_stream_bare(peer, &(struct tern_header){.type = type, .flags = flags}) <
-		0)
+	stamp(peer, header, peer->stream.tx_seq);
+	bytes = tern_header_encode(header, head);
+	if (give(peer, head, bytes, payload, tern_header_payload_bytes(header)) < 0)
 		return -EAGAIN;
 	told(peer);
 	return 0;
+}
+
+static int say_credit(struct tern_peer *peer)
+{
+	return tern_stream_apart(
+		peer, &(struct tern_header){.type = TERN_MSG_CREDIT}, NULL);
 }
 
 void tern_stream_ping(struct tern_peer *peer, bool reply)
@@ -271,14 +283,12 @@ void tern_stream_ping(struct tern_peer *peer, bool reply)
  * room now, the acknowledgement that tern_stream_up() has scheduled serves instead. */
 void tern_stream_welcome(struct tern_peer *peer)
 {
-	say_bare(peer, TERN_MSG_CREDIT, 0);
+	say_credit(peer);
 }
 
 int tern_stream_ack(struct tern_peer *peer)
 {
-	return peer->stream.told_ack == peer->stream.rx_seq
-		       ? 0
-		       : say_bare(peer, TERN_MSG_CREDIT, 0);
+	return peer->stream.told_ack == peer->stream.rx_seq ? 0 : say_credit(peer);
 }
 
 static bool worth_telling(const struct tern_peer *peer)
@@ -298,7 +308,7 @@ static void tell_now(struct tern_deferred *deferred)
 		tern_container_of(deferred, struct tern_peer, stream.tell_call);
 
 	if (peer->state == TERN_PEER_STATE_UP && worth_telling(peer))
-		say_bare(peer, TERN_MSG_CREDIT, 0);
+		say_credit(peer);
 }
 
 void tern_stream_tell(struct tern_peer *peer)
@@ -351,6 +361,15 @@ static int (*const handlers[TERN_MSG_TYPE_COUNT])(
 	[TERN_MSG_WANT] = tern_want_on_want,
 	[TERN_MSG_HAVE] = tern_want_on_have,
 	[TERN_MSG_MISS] = tern_want_on_miss,
+	[TERN_MSG_WINDOW_OPEN] = tern_window_on_open,
+	[TERN_MSG_WINDOW_OPENED] = tern_window_on_opened,
+	[TERN_MSG_WINDOW_WRITE] = tern_window_on_write,
+	[TERN_MSG_WINDOW_READ] = tern_window_on_read,
+	[TERN_MSG_WINDOW_FENCE] = tern_window_on_fence,
+	[TERN_MSG_WINDOW_DONE] = tern_window_on_done,
+	[TERN_MSG_WINDOW_CLOSE] = tern_window_on_close,
+	[TERN_MSG_WINDOW_LEFT] = tern_window_on_left,
+	[TERN_MSG_NOTIFY] = tern_window_on_notify,
 };
 
 static int check_counters(
@@ -410,6 +429,7 @@ static void take_counters(struct tern_peer *peer, const struct tern_header *h)
 		peer->stream.acked = h->ack;
 		tern_retain_ack(&peer->stream.retain, h->ack);
 		tern_send_acked(peer);
+		tern_wreq_acked(peer);
 	}
 }
 
@@ -467,6 +487,7 @@ void tern_stream_up(struct tern_peer *peer, uint32_t their_rx_seq)
 		peer->stream.acked = their_rx_seq;
 		tern_retain_ack(retain, their_rx_seq);
 		tern_send_acked(peer);
+		tern_wreq_acked(peer);
 	}
 	/* Our last acknowledgement and credits may have been lost with the old link. */
 	peer->stream.ack_due = true;
@@ -484,4 +505,5 @@ void tern_stream_lost(struct tern_peer *peer)
 			tern_recv_lost(x);
 	}
 	tern_renew_lost(peer);
+	tern_windows_lost(peer);
 }

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include <tern/window.h>
+
 #include "base/endian.h"
 #include "base/util.h"
 
@@ -172,6 +174,9 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_CANCEL_ACK] = TERN_FLAG_RECV,
 	[TERN_MSG_PING] = TERN_FLAG_REPLY,
 	[TERN_MSG_RENEW] = REGION_FLAGS | TERN_FLAG_RECV,
+	[TERN_MSG_WINDOW_OPENED] = REGION_FLAGS,
+	[TERN_MSG_WINDOW_WRITE] = REGION_FLAGS,
+	[TERN_MSG_WINDOW_READ] = REGION_FLAGS,
 };
 
 /* Checks that the status of a message is one that a request can end with, and that it is
@@ -179,7 +184,8 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
-		    type == TERN_MSG_CANCEL_ACK;
+		    type == TERN_MSG_CANCEL_ACK || type == TERN_MSG_WINDOW_OPENED ||
+		    type == TERN_MSG_WINDOW_DONE;
 
 	if (!tern_status_may_end(status) || (status && !ends))
 		return refuse(why, "a status that is not allowed for its type");
@@ -303,7 +309,9 @@ int tern_header_decode(
 	if (r < 0)
 		return r;
 	rest = bytes - TERN_HEADER_BYTES - ext_bytes;
-	if (rest != (h->type == TERN_MSG_EAGER ? h->bytes : 0))
+	if (h->type == TERN_MSG_NOTIFY && h->bytes > TERN_NOTE_MAX)
+		return refuse(why, "a notification of more than 4096 bytes");
+	if (rest != tern_header_payload_bytes(h))
 		return refuse(why, "wrong length for its type");
 	h->payload = p + TERN_HEADER_BYTES + ext_bytes;
 	return 0;
@@ -313,7 +321,9 @@ const char *tern_message_name(uint8_t type)
 {
 	static const char *const names[TERN_MSG_TYPE_COUNT] = {"?", "HELLO", "EAGER",
 		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
-		"MISS", "PING", "FIN", "RENEW", "WANT", "HAVE"};
+		"MISS", "PING", "FIN", "RENEW", "WANT", "HAVE", "WINDOW_OPEN",
+		"WINDOW_OPENED", "WINDOW_WRITE", "WINDOW_READ", "WINDOW_FENCE",
+		"WINDOW_DONE", "WINDOW_CLOSE", "WINDOW_LEFT", "NOTIFY"};
 
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }

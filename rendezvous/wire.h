@@ -24,8 +24,9 @@
  *
  * All fields are little-endian; the header has 64 bytes. After it comes the extension:
  * dims (rank times 8 bytes), the region (with flag REGION: 32 bytes, or 48 with flag
- * WIDE), the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, `bytes` bytes of
- * data follow the extension. The extension of a HELLO is struct tern_hello. The fabric
+ * WIDE), the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, a NOTIFY and a
+ * WRITE without a region, `bytes` bytes of data follow the extension, and 16 bytes in an
+ * OPEN. The extension of a HELLO is struct tern_hello. The fabric
  * protects header and extension against corruption (tcp: by a CRC, transport/tcp/wire.h).
  *
  * The decoder checks the range of each field and that the size of the shape does not
@@ -41,7 +42,7 @@
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
-#define TERN_WIRE_VERSION 4u
+#define TERN_WIRE_VERSION 5u
 
 #define TERN_HEADER_BYTES 64u
 #define TERN_EXT_MAX                                                                     \
@@ -80,6 +81,26 @@ enum tern_message_type {
 	TERN_MSG_WANT = 15,
 	/* Sender, after a MISS: a send of this triple now waits for a credit. */
 	TERN_MSG_HAVE = 16,
+	/*
+	 * One-sided access: window.h. `key` is the window's id. OPEN: `step` and the
+	 * payload prove that the sender has the descriptor, `src` is its handle. OPENED:
+	 * `dst` is that handle, `channel` says what the sender may do.
+	 */
+	TERN_MSG_WINDOW_OPEN = 17,
+	TERN_MSG_WINDOW_OPENED = 18,
+	/* Bytes for the window at `step`: the payload, or (REGION) to be read there. */
+	TERN_MSG_WINDOW_WRITE = 19,
+	/* Bytes of the window at `step`, to be put into the region. */
+	TERN_MSG_WINDOW_READ = 20,
+	/* To be answered behind the puts before it. */
+	TERN_MSG_WINDOW_FENCE = 21,
+	/* Answers WRITE, READ and FENCE, whose `src` is its `dst`. */
+	TERN_MSG_WINDOW_DONE = 22,
+	/* The owner: the window is closed; no more access, please. */
+	TERN_MSG_WINDOW_CLOSE = 23,
+	/* The other end: it does not access the window any more. */
+	TERN_MSG_WINDOW_LEFT = 24,
+	TERN_MSG_NOTIFY = 25, /* a notification: the payload */
 	TERN_MSG_TYPE_COUNT
 };
 
@@ -113,15 +134,32 @@ struct tern_header {
 	struct tern_region region; /* if TERN_FLAG_REGION is set */
 	/* If TERN_FLAG_NAME is set; after decoding, a pointer into the message. */
 	const struct tern_name *name;
-	const void *payload; /* decoded EAGER only: `bytes` bytes of data */
+	/* After decoding: tern_header_payload_bytes() bytes of the message. */
+	const void *payload;
 };
+
+/* Payload of an OPEN: the capability of a window's descriptor. */
+#define TERN_CAPABILITY_BYTES 16u
+
+/* Size of the payload, which follows the extension. */
+static inline size_t tern_header_payload_bytes(const struct tern_header *h)
+{
+	if (tern_likely(h->type <= TERN_MSG_HAVE))
+		return h->type == TERN_MSG_EAGER ? h->bytes : 0;
+	if (h->type == TERN_MSG_WINDOW_OPEN)
+		return TERN_CAPABILITY_BYTES;
+	if (h->type == TERN_MSG_WINDOW_WRITE)
+		return h->flags & TERN_FLAG_REGION ? 0 : h->bytes;
+	return h->type == TERN_MSG_NOTIFY ? h->bytes : 0;
+}
 
 /* True for messages of the main link that get a sequence number, are kept until the peer
  * acknowledges them, and are sent again after a reconnect. */
 static inline bool tern_type_is_sequenced(uint8_t type)
 {
 	return type != TERN_MSG_HELLO && type != TERN_MSG_CREDIT &&
-	       type != TERN_MSG_PING && type != TERN_MSG_RENEW;
+	       type != TERN_MSG_PING && type != TERN_MSG_RENEW &&
+	       (type < TERN_MSG_WINDOW_OPEN || type > TERN_MSG_WINDOW_LEFT);
 }
 
 /* True for messages that the receiver may have to store in a record, so that their sender

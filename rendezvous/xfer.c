@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "rendezvous/window.h"
+
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags)
 {
@@ -89,9 +91,10 @@ void tern_rdv_run_completed(struct tern_rdv *rdv)
 		req->status = x->result;
 		req->done(req);
 	}
+	tern_wreq_run_completed(rdv);
 }
 
-static void run_completed(struct tern_deferred *deferred)
+void tern_rdv_complete_call(struct tern_deferred *deferred)
 {
 	tern_rdv_run_completed(
 		tern_container_of(deferred, struct tern_rdv, complete_call));
@@ -147,7 +150,6 @@ static void complete_after_leaving(struct tern_xfer *x, int status)
 		return;
 	}
 	tern_list_push(&rdv->completed, &x->queue);
-	rdv->complete_call.call = run_completed;
 	tern_defer(rdv->ctx, &rdv->complete_call);
 }
 

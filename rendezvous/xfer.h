@@ -109,7 +109,12 @@ static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 	return !stage->stager && !stage->loan.gpu;
 }
 
+/* Says which kind of request lies in a tern_req: the first byte of struct tern_xfer and of
+ * struct tern_wreq (window.h). */
+enum tern_req_kind { TERN_REQ_XFER, TERN_REQ_WINDOW };
+
 struct tern_xfer {
+	uint8_t req_kind; /* TERN_REQ_XFER */
 	/* Node in peer->xfers. After the end, node in a list `held` if the caller must
 	 * still call tern_release(). */
 	struct tern_list all;
@@ -165,6 +170,11 @@ struct tern_xfer {
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
 	"struct tern_xfer does not fit into tern_req.priv");
 
+static inline enum tern_req_kind tern_req_kind_of(const struct tern_req *req)
+{
+	return (enum tern_req_kind) * (const uint8_t *)req->priv;
+}
+
 static inline struct tern_xfer *tern_xfer_of(struct tern_req *req)
 {
 	return (struct tern_xfer *)(void *)req->priv;
@@ -218,6 +228,11 @@ static inline struct tern_triple tern_header_triple(
 	return tern_match_triple(&peer->match, h->key, h->step, h->channel);
 }
 
+/* Function that channel.c defines: checks that the request may be posted. -EOVERFLOW: the
+ * program's struct tern_req is too small for this library; -EBUSY: the request is posted,
+ * or must be released first. */
+int tern_req_check(const struct tern_req *req, size_t bytes);
+
 /* Functions that xfer.c defines: */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
@@ -258,6 +273,8 @@ void tern_xfer_end(struct tern_xfer *x, int status);
  * memory. */
 void tern_xfer_complete(struct tern_xfer *x, int status);
 void tern_rdv_run_completed(struct tern_rdv *rdv);
+/* The same, as the deferred call rdv->complete_call. */
+void tern_rdv_complete_call(struct tern_deferred *deferred);
 
 /* Functions that ids.c defines: */
 /* Gives x an id, unless it has one. -EAGAIN: all 65535 ids are in use, or no memory. */
@@ -291,7 +308,8 @@ void tern_peer_pump_now(struct tern_peer *peer);
 static inline void tern_peer_pump(struct tern_peer *peer)
 {
 	if (tern_peer_has_unsaid(peer) || tern_want_is_due(peer) ||
-		tern_write_waits(peer) || peer->fin_wanted || peer->fin_received)
+		tern_write_waits(peer) || peer->windows.due || peer->fin_wanted ||
+		peer->fin_received)
 		tern_peer_pump_now(peer);
 }
 

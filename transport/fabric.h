@@ -74,6 +74,9 @@ enum tern_caps {
 	/* A GPU of one end may read GPU memory of the other end directly, by offer() and
 	 * borrow() (shm). */
 	TERN_CAP_LEND = 1 << 7,
+	/* When op->done(0) of a put is called, the peer has the bytes, if its memory is
+	 * not copied (tern_conn_copies() at the peer). */
+	TERN_CAP_LANDS = 1 << 8,
 };
 
 /* The right to access a range of memory, as it travels on the wire: 48 bytes; if the last

@@ -98,6 +98,11 @@ struct tern_peer_opts {
 	 * handshake, so use at least 16 random bytes.
 	 */
 	const char *secret;
+	/* Is called for each notification of the peer (window.h). `data` is valid until it
+	 * returns. It may call what event() may call. NULL: notifications are dropped,
+	 * with a log line. */
+	void (*notified)(
+		struct tern_peer *peer, const void *data, size_t bytes, void *arg);
 };
 
 /*

@@ -8,5 +8,6 @@
 #include <tern/memory.h>
 #include <tern/context.h>
 #include <tern/channel.h>
+#include <tern/window.h>
 
 #endif

@@ -20,9 +20,9 @@ static void check_header(const void *message, size_t bytes)
 	}
 	head_bytes = tern_header_encode(&h, encoded);
 	tern_assert(head_bytes <= bytes && head_bytes <= sizeof(encoded));
-	if (h.type == TERN_MSG_EAGER)
-		/* An EAGER is not decoded again: its decoder expects the payload behind
-		 * the head, and only the head was encoded. */
+	if (tern_header_payload_bytes(&h))
+		/* It is not decoded again: the decoder expects the payload behind the
+		 * head, and only the head was encoded. */
 		return;
 	tern_assert(tern_header_decode(encoded, head_bytes, &again, &why) == 0);
 	tern_assert(again.type == h.type && again.seq == h.seq && again.key == h.key &&

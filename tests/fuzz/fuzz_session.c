@@ -2,7 +2,7 @@
 /*
  * Fuzzes a session in the simulator. The peer sends messages that are made from the
  * input, with plausible epochs, numbers and ids, in any order, while both ends send and
- * receive, and the other end also cancels. Every request must end once, and nothing may be left at the end.
+ * receive and access windows of each other, and the other end also cancels. Every request must end once, and nothing may be left at the end.
  *
  * The simulator's fabric does not check regions (memory that a peer may access); tests of
  * each real fabric do that. So the regions in these messages are valid. They belong to
@@ -17,8 +17,10 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/endian.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/window.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/sim/sim.h"
 
@@ -39,6 +41,10 @@ struct end {
 	struct tern_req reqs[REQS];
 	bool used[REQS], released[REQS];
 	bool down, closing;
+	/* A window of all memory, and access to that of the other end. */
+	struct tern_window *window;
+	struct tern_window_desc desc;
+	struct tern_remote *remote;
 };
 
 struct world {
@@ -49,7 +55,7 @@ struct world {
 	const struct tern_link *link; /* first link of the victim */
 	struct tern_port *port;       /* the port through which the liar sends */
 	/* Regions of the liar's memory, exposed on that link. */
-	struct tern_region read, write;
+	struct tern_region read, write, both;
 };
 
 static void on_event(
@@ -108,12 +114,23 @@ static bool never(void *arg)
 	return false;
 }
 
-static void expose(struct world *w, enum tern_access access, struct tern_region *out)
+static void expose(struct world *w, unsigned access, struct tern_region *out)
 {
 	struct tern_conn *conn = w->ends[1].peer->link->conn;
 
-	if (conn->port->ops->expose(conn, w->ends[1].mem, 0, MEM_BYTES, access, out) < 0)
+	if (conn->port->ops->expose(conn, w->ends[1].mem, 0, MEM_BYTES,
+		    (enum tern_access)access, out) < 0)
 		tern_never("a region");
+}
+
+static void open_window(struct end *e)
+{
+	const struct tern_buf all = {.mem = e->mem, .bytes = MEM_BYTES};
+
+	if (tern_window_new(
+		    e->ctx, &all, TERN_WINDOW_READ | TERN_WINDOW_WRITE, &e->window) < 0)
+		tern_never("a window");
+	tern_window_describe(e->window, &e->desc);
 }
 
 static void open_world(struct world *w, struct fuzz *f)
@@ -141,6 +158,13 @@ static void open_world(struct world *w, struct fuzz *f)
 	w->port = w->ends[1].peer->link->conn->port;
 	expose(w, TERN_ACCESS_READ, &w->read);
 	expose(w, TERN_ACCESS_WRITE, &w->write);
+	expose(w, TERN_ACCESS_READ | TERN_ACCESS_WRITE, &w->both);
+	for (unsigned i = 0; i < 2; i++)
+		open_window(&w->ends[i]);
+	for (unsigned i = 0; i < 2; i++)
+		if (tern_remote_open(
+			    w->ends[i].peer, &w->ends[!i].desc, &w->ends[i].remote) < 0)
+			tern_never("a window of the peer");
 }
 
 /* ---- what the ends do ---- */
@@ -186,6 +210,32 @@ static void post(struct fuzz *f, struct end *e)
 	e->released[i] = how < 6;
 }
 
+/* Puts, gets, notifies, or closes a window. */
+static void access_window(struct fuzz *f, struct end *e)
+{
+	unsigned i = fuzz_below(f, REQS), how = fuzz_below(f, 8);
+	uint64_t bytes = fuzz_take(f, 2) % (ROOM + 1);
+	struct tern_buf buf = {
+		.mem = e->mem, .offset = (uint64_t)i * ROOM, .bytes = bytes};
+	const struct tern_note note = {e->bytes, bytes % (TERN_NOTE_MAX + 1)};
+	int r;
+
+	if (e->down || (e->used[i] && tern_test(&e->reqs[i]) == -EINPROGRESS))
+		return;
+	release(e, i);
+	e->reqs[i] = (struct tern_req){.done = on_done, .arg = e};
+	if (how < 3)
+		r = tern_put(e->remote, &e->reqs[i], &buf, ROOM, how ? NULL : &note);
+	else if (how < 6)
+		r = tern_get(e->remote, &e->reqs[i], &buf, ROOM);
+	else if (how == 6 || !e->window)
+		r = tern_notify(e->peer, &e->reqs[i], &note);
+	else
+		r = tern_window_close(TERN_TAKE(e->window), &e->reqs[i], 0);
+	e->used[i] = r == 0;
+	e->released[i] = true;
+}
+
 static void cancel(struct fuzz *f, struct end *e)
 {
 	unsigned i = fuzz_below(f, REQS);
@@ -199,6 +249,24 @@ static void cancel(struct fuzz *f, struct end *e)
 static uint32_t some_id(struct fuzz *f)
 {
 	return (uint32_t)fuzz_below(f, 8) | (1u + fuzz_below(f, 3)) << 16;
+}
+
+/* Fills in what messages about windows have: those of the victim and of the liar have the
+ * ids 1. */
+static void about_window(struct fuzz *f, const struct world *w, struct tern_header *h)
+{
+	h->region = w->both;
+	if (h->type == TERN_MSG_WINDOW_OPEN) {
+		h->step = w->ends[0].desc.incarnation;
+		h->bytes = MEM_BYTES;
+	} else if (h->type == TERN_MSG_WINDOW_OPENED) {
+		h->dst = 1 + fuzz_below(f, 2);
+		h->bytes = MEM_BYTES;
+		h->channel = fuzz_below(f, 2 * TERN_OPENED_LANDS);
+	} else {
+		h->step = (uint64_t)fuzz_below(f, 18) * ROOM;
+		h->dst &= ~(uint32_t)0x20000;
+	}
 }
 
 static struct tern_header made_up(struct fuzz *f, const struct world *w)
@@ -217,8 +285,11 @@ static struct tern_header made_up(struct fuzz *f, const struct world *w)
 		.src = some_id(f),
 		.dst = fuzz_below(f, 2) ? some_id(f) : 0};
 
-	if (h.type == TERN_MSG_EAGER)
+	if (h.type == TERN_MSG_EAGER ||
+		(h.type == TERN_MSG_WINDOW_WRITE && !(h.flags & TERN_FLAG_REGION)))
 		bytes %= 513;
+	if (h.type == TERN_MSG_NOTIFY)
+		bytes %= TERN_NOTE_MAX + 2;
 	h.bytes = bytes;
 	if (fuzz_below(f, 4))
 		h.shape = tern_shape_1d(TERN_U8, bytes);
@@ -227,12 +298,14 @@ static struct tern_header made_up(struct fuzz *f, const struct world *w)
 		h.region = w->read;
 	else if (h.type == TERN_MSG_POST || h.type == TERN_MSG_CTS)
 		h.region = w->write;
+	if (h.type >= TERN_MSG_WINDOW_OPEN)
+		about_window(f, w, &h);
 	return h;
 }
 
 static void say(struct fuzz *f, struct world *w)
 {
-	static _Alignas(8) unsigned char message[TERN_HEAD_MAX + 512];
+	static _Alignas(8) unsigned char message[TERN_HEAD_MAX + TERN_NOTE_MAX + 8];
 	struct tern_peer *victim = w->ends[0].peer;
 	struct tern_header h = made_up(f, w);
 	struct tern_conn *conn;
@@ -244,8 +317,11 @@ static void say(struct fuzz *f, struct world *w)
 	if (tern_type_is_sequenced(h.type))
 		h.seq = victim->stream.rx_seq + 1;
 	bytes = tern_header_encode(&h, message);
-	if (h.type == TERN_MSG_EAGER)
-		bytes += h.bytes;
+	if (h.type == TERN_MSG_WINDOW_OPEN) {
+		tern_put_le64(message + bytes, w->ends[0].desc.capability[0]);
+		tern_put_le64(message + bytes + 8, w->ends[0].desc.capability[1]);
+	}
+	bytes += tern_header_payload_bytes(&h);
 	if (conn->port->handler->message(conn->port->handler_arg, conn, message, bytes) <
 		0)
 		tern_peer_cut(victim, -EPROTO);
@@ -269,6 +345,8 @@ enum act {
 	RUN,
 	SAY,
 	SAY_AGAIN,
+	ACCESS,
+	LIAR_ACCESSES,
 	ACT_COUNT
 };
 
@@ -290,6 +368,12 @@ static void act(struct fuzz *f, struct world *w)
 		break;
 	case RUN:
 		run(w);
+		break;
+	case ACCESS:
+		access_window(f, &w->ends[0]);
+		break;
+	case LIAR_ACCESSES:
+		access_window(f, &w->ends[1]);
 		break;
 	case SAY:
 	case SAY_AGAIN:
@@ -337,11 +421,12 @@ static void play(struct world *w, const uint8_t *data, size_t bytes)
 
 static void close_world(struct world *w)
 {
-	static struct tern_op ops[2];
+	static struct tern_op ops[3];
 
 	close_end(&w->ends[0]);
 	withdraw(w, &ops[0], &w->read);
 	withdraw(w, &ops[1], &w->write);
+	withdraw(w, &ops[2], &w->both);
 	close_end(&w->ends[1]);
 	for (unsigned i = 0; i < 2; i++)
 		tern_sim_process_free(w->ends[i].process);

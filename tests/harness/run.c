@@ -9,7 +9,7 @@
 #include "base/util.h"
 #include "tern-config.h"
 
-#define TESTS_MAX 128
+#define TESTS_MAX 160u
 
 struct row {
 	const struct conformance_test *test;

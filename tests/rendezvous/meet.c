@@ -48,6 +48,17 @@ static void on_event(
 		end->on_event(end, event);
 }
 
+static void on_note(struct tern_peer *peer, const void *data, size_t bytes, void *arg)
+{
+	struct end *end = arg;
+
+	assert_true(end->working);
+	assert_ptr_equal(peer, end->peer);
+	assert_int_equal(end->down_count, 0);
+	assert_non_null(end->on_note);
+	end->on_note(end, data, bytes);
+}
+
 static void end_peer_opts(struct end *end, struct tern_peer_opts *opts)
 {
 	*opts = (struct tern_peer_opts){
@@ -55,6 +66,7 @@ static void end_peer_opts(struct end *end, struct tern_peer_opts *opts)
 		.arg = end,
 		.name = end->number == A ? "end A" : "end B",
 		.pool = end->pool,
+		.notified = on_note,
 	};
 }
 
@@ -277,7 +289,7 @@ void call_init(struct call *call, struct end *end)
 	call->req.arg = call;
 }
 
-static int call_started(struct call *call, int r)
+int call_started(struct call *call, int r)
 {
 	assert_true(r <= 0);
 	/* tern_send() and tern_recv() must not call done(). */

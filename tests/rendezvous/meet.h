@@ -40,6 +40,9 @@ struct end {
 	unsigned up_count, suspect_count, recovered_count, down_count, accepted_count;
 	int down_status, suspect_status;
 	void (*on_event)(struct end *end, enum tern_peer_event event);
+	/* Called for each notification of the peer. */
+	void (*on_note)(struct end *end, const void *data, size_t bytes);
+	void *arg; /* for use by the test */
 };
 
 struct meet {
@@ -96,6 +99,8 @@ int call_recv(struct call *call, struct end *end, uint64_t key, uint64_t step,
 int call_recv_as(struct call *call, struct tern_channel *channel, uint64_t key,
 	uint64_t step, const struct tern_buf *room, const char *name, unsigned flags);
 void call_init(struct call *call, struct end *end);
+/* Checks the result of a call that starts a request, and returns it. */
+int call_started(struct call *call, int r);
 static inline bool call_over(const struct call *call)
 {
 	return call->done_count > 0;
@@ -127,5 +132,8 @@ extern const struct conformance_test meet_flow[];
 extern const struct conformance_test meet_death[];
 extern const struct conformance_test meet_age[];
 extern const struct conformance_test meet_links[];
+extern const struct conformance_test meet_windows[];
+extern const struct conformance_test meet_notes[];
+extern const struct conformance_test meet_window_strangers[];
 
 #endif

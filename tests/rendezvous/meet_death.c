@@ -4,7 +4,7 @@
  * process, which runs this program anew (conformance_child()). It listens, and sends back
  * each tensor: what it received under key ECHO_IN and step s, it sends under ECHO_OUT and
  * step s. It also sends a tensor under OFFERED, and receives four under TAKEN, of which
- * the tests use some.
+ * the tests use some. And it has a window.
  */
 #include "tests/rendezvous/meet.h"
 
@@ -91,7 +91,10 @@ void conformance_child(const struct instance *instance, int in, int out)
 	struct tern_listener *listener;
 	struct tern_domain *domain;
 	struct tern_gpu *gpu;
-	struct memory_box box;
+	struct memory_box box, host;
+	struct tern_window *window;
+	struct tern_window_desc desc;
+	struct tern_buf pane;
 
 	(void)in;
 	if (instance->gpus)
@@ -111,6 +114,13 @@ void conformance_child(const struct instance *instance, int in, int out)
 	memset(url, 0, sizeof(url));
 	snprintf(url, sizeof(url), "%s", tern_listener_address(listener));
 	require(write(out, url, sizeof(url)) == sizeof(url));
+	box_init(&host, domain);
+	pane = box_take(&host, SLAB, CHILD_BYTES);
+	buf_fill(&pane, CHILD_SEED);
+	require(tern_window_new(child.ctx, &pane, TERN_WINDOW_READ | TERN_WINDOW_WRITE,
+			&window) == 0);
+	tern_window_describe(window, &desc);
+	require(write(out, &desc, sizeof(desc)) == sizeof(desc));
 	for (;;)
 		tern_wait_any(child.ctx, TERN_NS_PER_S);
 }
@@ -123,6 +133,7 @@ struct family {
 	struct meet *meet; /* only its end A is used */
 	struct end *end;
 	uint64_t step;
+	struct tern_window_desc desc; /* of the child's window */
 };
 
 static void family_init(struct family *family, const struct instance *instance,
@@ -134,6 +145,8 @@ static void family_init(struct family *family, const struct instance *instance,
 	assert_int_equal(pipe(family->pipe), 0);
 	family->pid = conformance_spawn(instance, -1, family->pipe[1]);
 	assert_int_equal(read(family->pipe[0], url, sizeof(url)), sizeof(url));
+	assert_int_equal(read(family->pipe[0], &family->desc, sizeof(family->desc)),
+		sizeof(family->desc));
 	family->meet = meet_new_apart(instance, opts, opts);
 	family->end = &family->meet->ends[A];
 	meet_dial_at(family->meet, url);
@@ -221,6 +234,62 @@ static void test_a_peer_that_is_killed_ends_every_request(const struct instance 
 		buf_fill(&room, 9);
 		meet_settle(family.meet);
 		assert_true(buf_holds(&room, 9));
+		family_fini(&family);
+	}
+}
+
+/* Puts and gets of a window end when its process is killed, with the cause; afterwards
+ * nobody touches their memory. */
+static void test_an_owner_that_is_killed_ends_puts_and_gets(
+	const struct instance *instance)
+{
+	static const unsigned turns[] = {0, 2, 8, 64};
+	struct tern_context_opts opts = meet_opts();
+	enum { COUNT = 8, BYTES = 500000 };
+
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(turns); i++) {
+		struct call calls[COUNT] = {0}, first = {0};
+		struct tern_buf bufs[COUNT];
+		struct tern_remote *remote;
+		struct memory_box host;
+		struct family family;
+		struct end *end;
+
+		family_init(&family, instance, &opts);
+		end = family.end;
+		box_init(&host, end->domain);
+		assert_int_equal(tern_remote_open(end->peer, &family.desc, &remote), 0);
+		bufs[0] = box_take(&host, SLAB, BYTES);
+		call_init(&first, end);
+		assert_int_equal(tern_get(remote, &first.req, &bufs[0], 0), 0);
+		MEET_PUMP(family.meet, call_over(&first));
+		assert_int_equal(first.req.status, 0);
+		assert_true(buf_holds(&bufs[0], CHILD_SEED));
+		for (unsigned c = 0; c < COUNT; c++) {
+			bufs[c] = box_take(&host, SLAB, BYTES);
+			call_init(&calls[c], end);
+			assert_int_equal(c % 2 ? tern_get(remote, &calls[c].req, &bufs[c],
+							 c * BYTES)
+					       : tern_put(remote, &calls[c].req, &bufs[c],
+							 c * BYTES, NULL),
+				0);
+		}
+		for (unsigned t = 0; t < turns[i]; t++)
+			meet_turn(family.meet);
+		family_kill(&family);
+		MEET_PUMP(family.meet, end->down_count);
+		assert_true(calls_over(calls, COUNT));
+		for (unsigned c = 0; c < COUNT; c++) {
+			assert_true(calls[c].req.status == 0 ||
+				    calls[c].req.status == end->down_status);
+			buf_fill(&bufs[c], 9);
+		}
+		meet_settle(family.meet);
+		for (unsigned c = 0; c < COUNT; c++)
+			assert_true(buf_holds(&bufs[c], 9));
+		tern_peer_free(end->peer);
+		end->peer = NULL;
+		box_free(&host);
 		family_fini(&family);
 	}
 }
@@ -480,6 +549,7 @@ static void test_what_is_read_in_place_stays_whoever_leaves(
 }
 
 const struct conformance_test meet_death[] = {
+	CONFORMANCE(test_an_owner_that_is_killed_ends_puts_and_gets, NEEDS_PROCESS),
 	CONFORMANCE(test_a_peer_that_is_killed_ends_every_request, NEEDS_PROCESS),
 	CONFORMANCE(test_what_is_peeked_outlives_the_one_who_sent_it, NEEDS_PROCESS),
 	CONFORMANCE(test_a_stopped_peer_is_suspect_and_recovers, NEEDS_PROCESS),

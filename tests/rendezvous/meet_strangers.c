@@ -7,7 +7,7 @@
  * messages) that the messages used. B's session with A must not be affected. Other errors
  * in the handshake, and those of the fabric's own frames (tcp), are in hostile.c.
  */
-#include "tests/rendezvous/meet.h"
+#include "tests/rendezvous/meet_scene.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,202 +16,6 @@
 #include "base/endian.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
-
-#define STRANGER_KEY 99u
-
-struct scene {
-	const struct instance *instance;
-	struct meet *meet; /* the two correct ends, A and B */
-	struct bed *bed;
-	/* Another listener of B, to which the stranger connects. */
-	struct tern_listener *listener;
-	struct link *link;        /* the stranger's end of the connection */
-	struct tern_hello answer; /* B's HELLO; step 0: not received yet */
-	uint32_t seq;
-	/* `heard`: sequence number of B's last message; `ack`: last acknowledgement
-	 * sent to B. */
-	uint32_t heard, ack;
-	/* Sequence number of B's FIN (goodbye); 0: not received yet. */
-	uint32_t fin_seq;
-	uint32_t granted, used; /* the stranger's credits, as B counts them */
-	/* Id in B's last WANT (request for one send); 0: none. */
-	uint32_t want;
-	/* Id in B's last MISS (there is no such send); 0: none. */
-	uint32_t missed;
-	/* Id in B's last POST (memory for the stranger to put into); 0: none. */
-	uint32_t posted;
-	struct tern_peer *caller; /* B's peer object for the stranger */
-	unsigned accepted_count, down_count;
-	int down_status;
-};
-
-#define SCENE_PUMP(s, cond)                                                              \
-	PUMP_WITH((meet_turn((s)->meet), bed_turn((s)->bed)), (s)->instance->name, cond)
-
-static void on_accept(struct tern_peer *peer, void *arg)
-{
-	struct scene *s = arg;
-
-	s->caller = peer;
-	s->accepted_count++;
-}
-
-static void on_event(
-	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
-{
-	struct scene *s = arg;
-
-	if (event != TERN_PEER_DOWN)
-		return;
-	s->down_count++;
-	s->down_status = status;
-	tern_peer_free(peer);
-}
-
-/* `b_opts` NULL: meet_opts(). */
-static void scene_init_with(struct scene *s, const struct instance *instance,
-	const struct tern_context_opts *b_opts)
-{
-	const struct tern_peer_opts opts = {.event = on_event, .arg = s};
-	char rest[BED_ADDRESS_MAX], url[BED_ADDRESS_MAX];
-
-	*s = (struct scene){.instance = instance};
-	s->meet = meet_new_with(instance, NULL, b_opts);
-	s->bed = bed_new_sized(instance, TERN_MESSAGE_MAX, TERN_MESSAGE_MAX);
-	instance->address(rest, 1);
-	meet_url(instance, rest, url);
-	assert_int_equal(
-		tern_listen(s->meet->ends[B].ctx, url, &opts, on_accept, s, &s->listener),
-		0);
-}
-
-static void scene_init(struct scene *s, const struct instance *instance)
-{
-	scene_init_with(s, instance, NULL);
-}
-
-static void scene_fini(struct scene *s)
-{
-	bed_free(s->bed);
-	tern_listener_free(s->listener);
-	meet_free(s->meet);
-}
-
-static int stranger_hears(struct link *link, const void *data, size_t bytes)
-{
-	struct scene *s = link->arg;
-	struct tern_header h;
-	const char *why;
-
-	if (tern_header_type(data) == TERN_MSG_HELLO) {
-		assert_int_equal(tern_hello_decode(data, bytes, &s->answer), 0);
-		s->granted = s->answer.credit;
-		s->used = s->heard = s->ack = s->answer.first_seq;
-		return 0;
-	}
-	assert_int_equal(tern_header_decode(data, bytes, &h, &why), 0);
-	s->granted = h.credit;
-	if (tern_type_is_sequenced(h.type))
-		s->heard = h.seq;
-	if (h.type == TERN_MSG_FIN)
-		s->fin_seq = h.seq;
-	if (h.type == TERN_MSG_WANT)
-		s->want = h.src;
-	if (h.type == TERN_MSG_MISS)
-		s->missed = h.dst;
-	if (h.type == TERN_MSG_POST)
-		s->posted = h.src;
-	return 0;
-}
-
-static int try_to_say(
-	struct scene *s, const void *message, size_t bytes, size_t payload_bytes)
-{
-	return s->bed->sides[A].fabric->ops->send(s->link->conn, message, bytes,
-		(const char *)message + bytes, payload_bytes);
-}
-
-static void say_hello_with(
-	struct scene *s, uint8_t step, int16_t status, uint32_t eager_bytes)
-{
-	const struct tern_hello hello = {
-		.step = step,
-		.status = status,
-		.epoch = 1,
-		.incarnation = 77,
-		.token = s->answer.token,
-		.credit = 64,
-		.eager_bytes = eager_bytes,
-		.name = "a stranger",
-	};
-	_Alignas(8) unsigned char message[TERN_HELLO_MESSAGE_BYTES];
-
-	tern_hello_encode(&hello, message);
-	SCENE_PUMP(s, try_to_say(s, message, sizeof(message), 0) == 0);
-}
-
-static void say_hello(struct scene *s, uint8_t step)
-{
-	say_hello_with(s, step, 0, TERN_EAGER_MAX);
-}
-
-/* Sends a message of the stranger, with correct epoch and counters. */
-static void say(struct scene *s, const struct tern_header *what)
-{
-	static _Alignas(8) unsigned char message[TERN_MESSAGE_MAX];
-	size_t payload_bytes = what->type == TERN_MSG_EAGER ? what->bytes : 0;
-	struct tern_header h = *what;
-	size_t bytes;
-
-	s->used += tern_type_takes_credit(h.type, h.dst);
-	s->seq += tern_type_is_sequenced(h.type);
-	h.epoch = 1;
-	h.seq = s->seq;
-	h.ack = s->ack;
-	h.credit = 64;
-	h.channel = MEET_CHANNEL;
-	h.key = STRANGER_KEY;
-	bytes = tern_header_encode(&h, message);
-	pattern_fill(message + bytes, payload_bytes, s->seq, 0);
-	SCENE_PUMP(s, try_to_say(s, message, bytes, payload_bytes) == 0);
-}
-
-static void stranger_dials(struct scene *s)
-{
-	s->link = bed_dial_at(
-		s->bed, A, strstr(tern_listener_address(s->listener), "://") + 3);
-	s->link->on_message = stranger_hears;
-	s->link->arg = s;
-	s->answer = (struct tern_hello){0};
-	s->seq = s->want = s->missed = s->fin_seq = s->posted = 0;
-	SCENE_PUMP(s, s->link->up);
-}
-
-static void stranger_comes(struct scene *s)
-{
-	unsigned before = s->accepted_count;
-
-	stranger_dials(s);
-	say_hello(s, 1);
-	SCENE_PUMP(s, s->answer.step == 2);
-	say_hello(s, 3);
-	SCENE_PUMP(s, s->accepted_count > before);
-}
-
-/* Checks that a tensor, which needs a record at B, still gets from A to B. */
-static void check_undisturbed(struct scene *s, uint64_t step)
-{
-	struct end *a = &s->meet->ends[A], *b = &s->meet->ends[B];
-	struct tern_buf data = end_data(a, SLAB, 100000, step);
-	struct tern_buf room = end_memory(b, SLAB, 100000);
-	struct call send = {0}, recv = {0};
-
-	assert_int_equal(call_send(&send, a, STRANGER_KEY, step, &data, 0), 0);
-	assert_int_equal(call_recv(&recv, b, STRANGER_KEY, step, &room, 0), 0);
-	SCENE_PUMP(s, call_over(&send) && call_over(&recv));
-	call_check(&recv, 100000, step);
-	assert_int_equal(a->suspect_count + b->suspect_count, 0);
-}
 
 /* Messages that no correct peer sends in this state. */
 static const struct {
@@ -281,36 +85,6 @@ static const struct {
 		0},
 };
 
-static const struct tern_header decent = {
-	.type = TERN_MSG_EAGER, .shape = {TERN_U8, 1, {9}}, .bytes = 9};
-
-/* Sends the message `h` as the stranger, and checks that B closes the stranger's
- * connection. */
-static void check_ends_session(struct scene *s, const struct tern_header *h)
-{
-	unsigned before = s->down_count;
-
-	/* A correct message: B keeps it in a record until the session ends. */
-	say(s, &decent);
-	say(s, h);
-	SCENE_PUMP(s, s->link->closed_count);
-	SCENE_PUMP(s, s->down_count > before);
-	assert_int_equal(s->down_status, -EPROTO);
-}
-
-/* The same; B must also log a protocol error. */
-static void check_protocol_error(struct scene *s, const struct tern_header *h)
-{
-	struct log_env *log = &s->meet->ends[B].log;
-	char line[64];
-
-	log->env.strangers.until_ns = 0; /* earlier lines use up no part of the limit */
-	check_ends_session(s, h);
-	snprintf(line, sizeof(line), "protocol error: %s", tern_message_name(h->type));
-	assert_true(log_env_has(log, line));
-	log->count = 0;
-}
-
 static void test_messages_that_cannot_be_meant_end_their_session_only(
 	const struct instance *instance)
 {
@@ -328,8 +102,8 @@ static void test_messages_that_cannot_be_meant_end_their_session_only(
 		 * for its return, and that session would end during the next check. */
 		waits = (link_caps(s.link) & wrong[i].unless) != 0;
 		if (!waits)
-			check_protocol_error(&s, &wrong[i].h);
-		check_undisturbed(&s, i);
+			scene_protocol_error(&s, &wrong[i].h);
+		scene_undisturbed(&s, i);
 	}
 	scene_fini(&s);
 }
@@ -348,7 +122,7 @@ static void test_strangers_that_break_the_protocol_cannot_fill_the_log(
 	log->count = 0;
 	for (unsigned i = 0; i < TERN_LOG_STRANGERS + 4; i++) {
 		stranger_comes(&s);
-		check_ends_session(&s, &bad);
+		scene_ends_session(&s, &bad);
 	}
 	assert_int_equal(log->count, TERN_LOG_STRANGERS);
 	scene_fini(&s);
@@ -384,7 +158,7 @@ static void be_wanted(struct scene *s, struct call *recv)
 		0);
 	while (!s->want) {
 		if (s->used != s->granted)
-			say(s, &starved);
+			stranger_says(s, &starved);
 		else
 			SCENE_PUMP(s, s->want || s->used != s->granted);
 	}
@@ -397,12 +171,12 @@ static void check_thrown_out(struct scene *s, unsigned down_before)
 	SCENE_PUMP(s, s->down_count > down_before);
 	assert_int_equal(s->down_status, -EPROTO);
 	assert_int_equal(wanted_count(s), 0);
-	check_undisturbed(s, 100 + down_before);
+	scene_undisturbed(s, 100 + down_before);
 }
 
 static void miss(struct scene *s, uint32_t id)
 {
-	say(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
+	stranger_says(s, &(struct tern_header){.type = TERN_MSG_MISS, .dst = id});
 }
 
 /* B receives another message of the stranger, which gives the stranger a credit. With it
@@ -421,7 +195,7 @@ static void take_the_receive(struct scene *s, struct call *recv)
 		call_recv_as(&arrival, channel, STRANGER_KEY, 0, &room, NULL, 0), 0);
 	SCENE_PUMP(s, call_over(&arrival) && s->used != s->granted);
 	h.step = WANTED_STEP;
-	say(s, &h);
+	stranger_says(s, &h);
 	SCENE_PUMP(s, call_over(recv));
 	assert_int_equal(recv->req.status, 0);
 	assert_int_equal(wanted_count(s), 1);
@@ -468,7 +242,7 @@ static void test_data_for_a_receive_that_has_left_are_not_believed(
 	take_the_receive(&s, &recv);
 	h.step = WANTED_STEP;
 	h.dst = s.want;
-	say(&s, &h);
+	stranger_says(&s, &h);
 	check_thrown_out(&s, 0);
 	scene_fini(&s);
 }
@@ -498,11 +272,11 @@ static void be_posted(struct scene *s, struct call *recv)
  * ended with `status`. */
 static void done_with(struct scene *s, int status, uint64_t bytes)
 {
-	say(s, &(struct tern_header){.type = TERN_MSG_DONE,
-		       .status = (int16_t)status,
-		       .shape = {TERN_U8, 1, {bytes}},
-		       .bytes = bytes,
-		       .dst = s->posted});
+	stranger_says(s, &(struct tern_header){.type = TERN_MSG_DONE,
+				 .status = (int16_t)status,
+				 .shape = {TERN_U8, 1, {bytes}},
+				 .bytes = bytes,
+				 .dst = s->posted});
 }
 
 static void test_a_size_that_contradicts_its_status_is_not_believed(
@@ -547,15 +321,15 @@ static void test_data_behind_a_goodbye_change_nothing(const struct instance *ins
 
 	scene_init(&s, instance);
 	stranger_comes(&s);
-	say(&s, &(struct tern_header){.type = TERN_MSG_FIN});
+	stranger_says(&s, &(struct tern_header){.type = TERN_MSG_FIN});
 	SCENE_PUMP(&s, s.fin_seq);
 	h.dst = 0x10001;
-	say(&s, &h);
+	stranger_says(&s, &h);
 	s.ack = s.fin_seq;
-	say(&s, &(struct tern_header){.type = TERN_MSG_HAVE});
+	stranger_says(&s, &(struct tern_header){.type = TERN_MSG_HAVE});
 	SCENE_PUMP(&s, s.down_count);
 	assert_int_equal(s.down_status, 0);
-	check_undisturbed(&s, 0);
+	scene_undisturbed(&s, 0);
 	scene_fini(&s);
 }
 
@@ -575,7 +349,7 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 	record_count = rdv->record_count;
 	for (unsigned i = 0; i < HALF_OPEN_STRANGERS; i++) {
 		stranger_dials(&s);
-		say_hello(&s, 1);
+		stranger_hello(&s, 1);
 		SCENE_PUMP(&s, s.answer.step == 2);
 		/* HELLO 2 grants the credits for the messages that the stranger may send
 		 * right after its proof. */
@@ -583,7 +357,7 @@ static void test_who_has_proved_nothing_takes_no_records(const struct instance *
 	}
 	assert_int_equal(rdv->peer_count, peer_count);
 	assert_int_equal(rdv->record_count, record_count);
-	check_undisturbed(&s, 0);
+	scene_undisturbed(&s, 0);
 	scene_fini(&s);
 }
 
@@ -634,7 +408,7 @@ static void hear_the_miss(struct scene *s)
 	while (!s->missed) {
 		SCENE_PUMP(s, s->missed || s->heard != s->ack);
 		s->ack = s->heard;
-		say(s, &(struct tern_header){.type = TERN_MSG_CREDIT});
+		stranger_says(s, &(struct tern_header){.type = TERN_MSG_CREDIT});
 	}
 	assert_int_equal(s->missed, WANT_ID);
 }
@@ -656,7 +430,7 @@ static void test_who_wants_what_is_cancelled_hears_miss(const struct instance *i
 	stranger_comes(&s);
 	fill_the_way(&s, crowd, &data);
 	send_to_stranger(&s, &wanted, &data, want.step);
-	say(&s, &want);
+	stranger_says(&s, &want);
 	PUMP_WITH(turn_unread(&s), instance->name, tern_xfer_of(&wanted.req)->wanted);
 	tern_cancel(&wanted.req);
 	MEET_PUMP(s.meet, call_over(&wanted));
@@ -690,7 +464,7 @@ static void test_who_wants_what_was_offered_and_is_cancelled_hears_miss(
 		scene_fini(&s);
 		skip();
 	}
-	say(&s, &want);
+	stranger_says(&s, &want);
 	PUMP_WITH(meet_turn(s.meet), instance->name, tern_xfer_of(&wanted.req)->wanted);
 	sent = s.caller->stream.tx_seq;
 	tern_cancel(&wanted.req);
@@ -740,11 +514,11 @@ static void test_who_dials_with_other_bytes_is_refused_in_words(
 		size_t bytes = foreign_hello(&foreign[i], 1, message);
 
 		stranger_dials(&s);
-		SCENE_PUMP(&s, try_to_say(&s, message, bytes, 0) == 0);
+		SCENE_PUMP(&s, stranger_tries(&s, message, bytes, 0) == 0);
 		SCENE_PUMP(&s, s.answer.step == 2 && s.link->closed_count);
 		assert_int_equal(s.answer.status, foreign[i].status);
 		assert_true(log_env_has(&s.meet->ends[B].log, foreign[i].says));
-		check_undisturbed(&s, i);
+		scene_undisturbed(&s, i);
 	}
 	assert_int_equal(s.accepted_count, 0);
 	scene_fini(&s);
@@ -762,12 +536,12 @@ static void test_a_dialler_that_says_a_status_is_refused(const struct instance *
 
 		stranger_dials(&s);
 		if (step == 3) {
-			say_hello(&s, 1);
+			stranger_hello(&s, 1);
 			SCENE_PUMP(&s, s.answer.step == 2);
 		}
-		say_hello_with(&s, step, -ECONNREFUSED, i % 2 ? TERN_EAGER_MAX : 0);
+		stranger_hello_with(&s, step, -ECONNREFUSED, i % 2 ? TERN_EAGER_MAX : 0);
 		SCENE_PUMP(&s, s.link->closed_count);
-		check_undisturbed(&s, i);
+		scene_undisturbed(&s, i);
 	}
 	assert_int_equal(s.accepted_count, 0);
 	scene_fini(&s);
@@ -802,7 +576,7 @@ static void test_who_answers_with_other_bytes_is_refused_in_words(
 	meet_url(instance, s.bed->sides[B].fabric->ops->lsn_address(s.bed->lsn), url);
 	s.bed->sides[B].on_accepted = stranger_accepts;
 	for (unsigned i = 0; i < TERN_ARRAY_SIZE(foreign); i++) {
-		const struct tern_peer_opts opts = {.event = on_event, .arg = &s};
+		const struct tern_peer_opts opts = {.event = scene_event, .arg = &s};
 		struct tern_peer *peer;
 
 		s.bed->arg = (void *)&foreign[i];
@@ -810,7 +584,7 @@ static void test_who_answers_with_other_bytes_is_refused_in_words(
 		assert_int_equal(tern_connect(s.meet->ends[A].ctx, url, &opts, &peer), 0);
 		SCENE_PUMP(&s, s.down_count);
 		assert_int_equal(s.down_status, foreign[i].status);
-		check_undisturbed(&s, i);
+		scene_undisturbed(&s, i);
 	}
 	scene_fini(&s);
 }

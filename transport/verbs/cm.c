@@ -142,7 +142,7 @@ static void come_up(struct verbs_conn *conn)
 	if (!guard && !conn->peer_guarded && conn->read_max > 0)
 		conn->base.caps |= TERN_CAP_GET;
 	if (!guard && !conn->peer_guarded)
-		conn->base.caps |= TERN_CAP_DEVICE;
+		conn->base.caps |= TERN_CAP_DEVICE | TERN_CAP_LANDS;
 	if (!guard || !conn->peer_guarded)
 		conn->base.caps |= TERN_CAP_UNGUARDED;
 }

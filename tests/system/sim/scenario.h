@@ -22,6 +22,10 @@ bool scenario_crowd(uint64_t seed, bool verbose, uint64_t *hash);
  * simulated GPU whose copies sometimes fail. */
 bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Two peers that put into windows of each other (tern/window.h), get from them and notify,
+ * with the disturbances of scenario_storm(), while windows are closed and made anew. */
+bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* A whole training job, while connections are cut, workers crash, leave, hang or are
  * stalled, and a server may crash or be stalled. If all servers and one worker are left,
  * the result must have the same bytes as without disturbance. */

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner's half of windows: the table of a context, what peers may do with a window,
+ * and the bytes that this end must move for them.
+ *
+ * A peer that asks for a window (OPEN) gets a grant, which holds for the present link,
+ * and the region of the window if the fabric lets the peer access it directly. Otherwise
+ * the peer sends WRITE (with the bytes, or with a region to read them from) or READ (with
+ * a region to put them into), and this end moves the bytes and answers DONE. FENCE is
+ * answered by DONE, too: the fabric delivers it behind the puts that were sent before it.
+ *
+ *     tern_window_close:  CLOSE to each peer with a grant  -->
+ *                                             <-- LEFT, when its requests are over
+ *
+ * A window ends when it is closed, no grant is left, and the fabric moves no bytes of it.
+ * A grant ends with LEFT, or with the link.
+ */
+#include "rendezvous/window.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/endian.h"
+#include "rendezvous/rendezvous.h"
+#include "transport/memory/mem.h"
+
+/* ---- the table ---- */
+
+/* The memory by which a fabric accesses the window, and the window's offset in it. */
+static struct tern_mem *memory_on(
+	const struct tern_window *window, const struct tern_conn *conn, uint64_t *offset)
+{
+	bool own = window->own && conn->port->ops->pins_memory;
+
+	*offset = own ? 0 : window->buf.offset;
+	return own ? window->own : window->buf.mem;
+}
+
+/* Registers the window's memory once more, if the domain has a fabric whose devices check
+ * accesses by a registration: closing the window then ends the registration. */
+static int register_own(struct tern_window *window)
+{
+	struct tern_domain *domain = window->rdv->ctx->domain;
+	void *base = tern_buf_ptr(&window->buf);
+	bool pins = false;
+
+	for (unsigned i = 0; i < domain->fabric_count; i++)
+		pins |= domain->fabrics[i]->ops->pins_memory;
+	if (!pins)
+		return 0;
+	return window->buf.mem->read_only
+		       ? tern_mem_wrap_readonly(
+				 domain, base, window->buf.bytes, &window->own)
+		       : tern_mem_wrap(domain, base, window->buf.bytes, &window->own);
+}
+
+int tern_window_new(struct tern_context *ctx, const struct tern_buf *buf, unsigned access,
+	struct tern_window **out)
+{
+	struct tern_rdv *rdv = tern_rdv_of(ctx);
+	struct tern_window *window;
+	int r;
+
+	if (!buf->bytes || !buf->mem ||
+		!tern_mem_holds(buf->mem, buf->offset, buf->bytes) || !access ||
+		(access & ~(unsigned)(TERN_WINDOW_READ | TERN_WINDOW_WRITE)))
+		return -EINVAL;
+	if (buf->mem->kind != TERN_MEM_HOST)
+		return -ENOTSUP;
+	if ((access & TERN_WINDOW_WRITE) && buf->mem->read_only)
+		return -EACCES;
+	window = calloc(1, sizeof(*window));
+	if (!window)
+		return -ENOMEM;
+	window->rdv = rdv;
+	window->buf = *buf;
+	window->access = access;
+	tern_list_init(&window->grants);
+	r = register_own(window);
+	if (r < 0) {
+		free(window);
+		return r;
+	}
+	window->id = ++rdv->windows.last_id;
+	window->capability[0] = tern_random(ctx->env);
+	window->capability[1] = tern_random(ctx->env);
+	tern_map_node_init(&window->by_id);
+	tern_map_add(&rdv->windows.by_id, &window->by_id, window->id);
+	tern_list_push(&rdv->windows.all, &window->all);
+	*out = window;
+	return 0;
+}
+
+void tern_window_describe(const struct tern_window *window, struct tern_window_desc *out)
+{
+	*out = (struct tern_window_desc){
+		.incarnation = window->rdv->incarnation,
+		.id = window->id,
+		.capability = {window->capability[0], window->capability[1]},
+		.bytes = window->buf.bytes,
+		.kind = (uint32_t)window->buf.mem->kind,
+		.access = window->access,
+	};
+}
+
+static struct tern_window *window_by_id(const struct tern_rdv *rdv, uint64_t id)
+{
+	struct tern_map_node *n = tern_map_find(&rdv->windows.by_id, id);
+
+	return n ? tern_container_of(n, struct tern_window, by_id) : NULL;
+}
+
+static void window_free(struct tern_window *window)
+{
+	struct tern_req *closer = window->closer;
+
+	tern_timer_clear(window->rdv->ctx, &window->deadline);
+	tern_map_remove(&window->rdv->windows.by_id, &window->by_id);
+	tern_list_remove(&window->all);
+	tern_mem_put(window->own);
+	free(window);
+	if (closer)
+		tern_wreq_complete(tern_wreq_of(closer), 0);
+}
+
+static void maybe_end(struct tern_window *window)
+{
+	if (window->closing && tern_list_empty(&window->grants) && !window->job_count)
+		window_free(window);
+}
+
+/* ---- grants ---- */
+
+static struct tern_grant *grant_by_id(const struct tern_peer *peer, uint64_t id)
+{
+	struct tern_map_node *n = tern_map_find(&peer->windows.grants, id);
+
+	return n ? tern_container_of(n, struct tern_grant, by_id) : NULL;
+}
+
+static struct tern_grant *grant_new(struct tern_peer *peer, struct tern_window *window)
+{
+	struct tern_grant *grant = calloc(1, sizeof(*grant));
+
+	if (!grant)
+		return NULL;
+	grant->peer = peer;
+	grant->window = window;
+	tern_list_init(&grant->queue);
+	tern_map_node_init(&grant->by_id);
+	tern_map_add(&peer->windows.grants, &grant->by_id, window->id);
+	tern_list_push(&window->grants, &grant->of_window);
+	tern_list_push(&peer->windows.granted, &grant->of_peer);
+	return grant;
+}
+
+static void grant_free(struct tern_grant *grant)
+{
+	struct tern_window *window = grant->window;
+
+	tern_list_remove(&grant->of_window);
+	tern_list_remove(&grant->of_peer);
+	free(grant);
+	maybe_end(window);
+}
+
+static void withdrawn(struct tern_op *op, int status)
+{
+	(void)status;
+	grant_free(tern_container_of(op, struct tern_grant, op));
+}
+
+/* Ends a peer's access to a window, at once or when the bytes that the fabric is just
+ * writing are there. */
+static void grant_end(struct tern_grant *grant)
+{
+	struct tern_port *port = grant->peer->port;
+
+	if (grant->withdrawing)
+		return;
+	tern_list_remove(&grant->queue);
+	tern_map_remove(&grant->peer->windows.grants, &grant->by_id);
+	grant->op.done = withdrawn;
+	if (grant->exposed &&
+		port->ops->withdraw(port, &grant->op, &grant->region) == -EINPROGRESS) {
+		grant->withdrawing = true;
+		return;
+	}
+	grant_free(grant);
+}
+
+/* Exposes the window to the peer, as far as the fabric can access it directly. Stores the
+ * bits of OPENED in *about. */
+static int grant_expose(struct tern_grant *grant, uint32_t *about)
+{
+	const struct tern_window *window = grant->window;
+	struct tern_conn *conn = tern_peer_conn(grant->peer);
+	unsigned access = 0;
+	uint64_t offset;
+	struct tern_mem *mem = memory_on(window, conn, &offset);
+	bool copied = tern_conn_copies(conn, mem);
+	int r;
+
+	*about = window->access;
+	if ((window->access & TERN_WINDOW_READ) && (conn->caps & TERN_CAP_GET) &&
+		!copied) {
+		access |= TERN_ACCESS_READ;
+		*about |= TERN_OPENED_GET;
+	}
+	if ((window->access & TERN_WINDOW_WRITE) && (conn->caps & TERN_CAP_PUT)) {
+		access |= TERN_ACCESS_WRITE;
+		*about |= TERN_OPENED_PUT;
+		if ((conn->caps & TERN_CAP_LANDS) && !copied)
+			*about |= TERN_OPENED_LANDS;
+	}
+	if (!access || grant->exposed)
+		return 0;
+	r = conn->port->ops->expose(conn, mem, offset, window->buf.bytes,
+		(enum tern_access)access, &grant->region);
+	grant->exposed = r == 0;
+	return r;
+}
+
+/* ---- OPEN ---- */
+
+/* Finds the window that OPEN asks for. -ESTALE: it is closed, or of an earlier context;
+ * -EACCES: the peer does not have its descriptor. */
+static int check_open(
+	const struct tern_rdv *rdv, const struct tern_header *h, struct tern_window **out)
+{
+	const unsigned char *theirs = h->payload;
+	uint64_t differ;
+
+	if (h->step != rdv->incarnation)
+		return -ESTALE;
+	*out = window_by_id(rdv, h->key);
+	if (!*out)
+		return h->key && h->key <= rdv->windows.last_id ? -ESTALE : -EACCES;
+	/* Compared as a whole, so that the time does not tell how much is right. */
+	differ = (tern_get_le64(theirs) ^ (*out)->capability[0]) |
+		 (tern_get_le64(theirs + 8) ^ (*out)->capability[1]) |
+		 (h->bytes ^ (*out)->buf.bytes);
+	if (differ)
+		return -EACCES;
+	return (*out)->closing ? -ESTALE : 0;
+}
+
+int tern_window_on_open(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_peer_windows *w = &peer->windows;
+	struct tern_window *window = NULL;
+	int status;
+
+	if (!h->src || w->answer_count == TERN_OPENS_MAX)
+		return -EPROTO;
+	status = check_open(peer->rdv, h, &window);
+	if (status == 0 && !grant_by_id(peer, window->id) && !grant_new(peer, window))
+		status = -ENOMEM;
+	w->answers[w->answer_count++] =
+		(struct tern_open_answer){.id = h->key, .dst = h->src, .status = status};
+	tern_windows_due(peer);
+	return 0;
+}
+
+static int say_opened(struct tern_peer *peer, const struct tern_open_answer *answer)
+{
+	struct tern_header h = {.type = TERN_MSG_WINDOW_OPENED,
+		.dst = answer->dst,
+		.status = (int16_t)answer->status};
+	struct tern_grant *grant = answer->status ? NULL : grant_by_id(peer, answer->id);
+	int r;
+
+	if (!grant && !answer->status)
+		h.status = -ESTALE; /* the window was closed meanwhile */
+	r = grant ? grant_expose(grant, &h.channel) : 0;
+	if (r == -EAGAIN)
+		return r;
+	if (r < 0) {
+		grant_end(grant);
+		grant = NULL;
+		h.channel = 0;
+		h.status = (int16_t)r;
+	}
+	if (grant) {
+		h.bytes = grant->window->buf.bytes;
+		h.flags = grant->exposed ? TERN_FLAG_REGION : 0;
+		h.region = grant->region;
+	}
+	if (tern_stream_apart(peer, &h, NULL) < 0)
+		return -EAGAIN;
+	if (grant)
+		grant->told = true;
+	return 0;
+}
+
+static int say_answers(struct tern_peer *peer)
+{
+	struct tern_peer_windows *w = &peer->windows;
+
+	while (w->answer_count) {
+		if (say_opened(peer, &w->answers[0]) < 0)
+			return -EAGAIN;
+		w->answer_count--;
+		memmove(w->answers, w->answers + 1,
+			w->answer_count * sizeof(w->answers[0]));
+	}
+	return 0;
+}
+
+/* ---- moving bytes for the peer ---- */
+
+static struct tern_job *job_new(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_peer_windows *w = &peer->windows;
+	struct tern_job *job;
+
+	if (!w->jobs)
+		w->jobs = calloc(TERN_PARTS_MAX, sizeof(*w->jobs));
+	if (!w->jobs || w->job_count == TERN_PARTS_MAX)
+		return NULL;
+	for (job = w->jobs; job->state != TERN_JOB_FREE; job++)
+		;
+	*job = (struct tern_job){.peer = peer,
+		.src = h->src,
+		.offset = h->step,
+		.bytes = h->bytes,
+		.region = h->region,
+		.state = TERN_JOB_ANSWER};
+	w->job_count++;
+	tern_list_init(&job->queue);
+	tern_list_push(&w->jobs_due, &job->queue);
+	tern_windows_due(peer);
+	return job;
+}
+
+static void job_leave_window(struct tern_job *job)
+{
+	struct tern_window *window = job->window;
+
+	job->window = NULL;
+	if (window && --window->job_count == 0)
+		maybe_end(window);
+}
+
+static void job_free(struct tern_job *job)
+{
+	tern_list_remove(&job->queue);
+	job->state = TERN_JOB_FREE;
+	job->peer->windows.job_count--;
+	job_leave_window(job);
+}
+
+/* Called when a get for a WRITE has ended, or a put for a READ. After a failure other than
+ * -EACCES the link ends, and the job with it. */
+static void moved(struct tern_op *op, int status)
+{
+	struct tern_job *job = tern_container_of(op, struct tern_job, op);
+	struct tern_peer *peer = job->peer;
+
+	job->op_out = false;
+	job_leave_window(job);
+	if (job->answered) {
+		job_free(job);
+	} else if (job->state == TERN_JOB_MOVING && (status == 0 || status == -EACCES)) {
+		job->status = status;
+		job->state = TERN_JOB_ANSWER;
+		tern_list_push(&peer->windows.jobs_due, &job->queue);
+	}
+	tern_windows_due(peer);
+	tern_peer_pump(peer);
+}
+
+static int job_start(struct tern_job *job)
+{
+	struct tern_conn *conn = tern_peer_conn(job->peer);
+	uint64_t offset;
+	struct tern_mem *mem = memory_on(job->window, conn, &offset);
+	bool pull = job->state == TERN_JOB_PULL;
+	int r;
+
+	offset += job->offset;
+	job->op.done = moved;
+	r = pull ? conn->port->ops->get(
+			   conn, &job->op, mem, offset, job->bytes, &job->region, 0)
+		 : conn->port->ops->put(
+			   conn, &job->op, mem, offset, job->bytes, &job->region, 0);
+	if (r < 0)
+		return -EAGAIN;
+	job->op_out = true;
+	/* DONE of a READ may follow the put at once: they arrive in this order. */
+	job->state = pull ? TERN_JOB_MOVING : TERN_JOB_ANSWER;
+	if (pull)
+		tern_list_remove(&job->queue);
+	return 0;
+}
+
+static int job_answer(struct tern_job *job)
+{
+	struct tern_header h = {.type = TERN_MSG_WINDOW_DONE,
+		.dst = job->src,
+		.status = (int16_t)job->status};
+
+	if (tern_stream_apart(job->peer, &h, NULL) < 0)
+		return -EAGAIN;
+	if (!job->op_out) {
+		job_free(job);
+		return 0;
+	}
+	job->answered = true;
+	job->state = TERN_JOB_MOVING;
+	tern_list_remove(&job->queue);
+	return 0;
+}
+
+static int run_jobs(struct tern_peer *peer)
+{
+	struct tern_job *job;
+
+	while ((job = tern_list_first(&peer->windows.jobs_due, struct tern_job, queue)))
+		if ((job->state == TERN_JOB_ANSWER ? job_answer(job) : job_start(job)) <
+			0)
+			return -EAGAIN;
+	return 0;
+}
+
+/* True if the peer may access this range of a window that it has opened. */
+static bool is_granted(
+	const struct tern_grant *grant, const struct tern_header *h, unsigned access)
+{
+	const struct tern_window *window = grant ? grant->window : NULL;
+
+	return window && grant->told && (window->access & access) && h->src && h->bytes &&
+	       h->step <= window->buf.bytes && h->bytes <= window->buf.bytes - h->step;
+}
+
+int tern_window_on_write(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_grant *grant = grant_by_id(peer, h->key);
+	bool pull = h->flags & TERN_FLAG_REGION;
+	struct tern_job *job;
+
+	if (!is_granted(grant, h, TERN_WINDOW_WRITE) ||
+		(pull && !(tern_peer_caps(peer) & TERN_CAP_GET)))
+		return -EPROTO;
+	job = job_new(peer, h);
+	if (!job)
+		return -EPROTO;
+	if (grant->window->closing) {
+		job->status = -ESTALE;
+	} else if (pull) {
+		job->state = TERN_JOB_PULL;
+		job->window = grant->window;
+		job->window->job_count++;
+	} else {
+		memcpy((char *)tern_buf_ptr(&grant->window->buf) + h->step, h->payload,
+			h->bytes);
+	}
+	return 0;
+}
+
+int tern_window_on_read(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_grant *grant = grant_by_id(peer, h->key);
+	struct tern_job *job;
+
+	if (!is_granted(grant, h, TERN_WINDOW_READ) || !(h->flags & TERN_FLAG_REGION) ||
+		!(tern_peer_caps(peer) & TERN_CAP_PUT))
+		return -EPROTO;
+	job = job_new(peer, h);
+	if (!job)
+		return -EPROTO;
+	if (grant->window->closing) {
+		job->status = -ESTALE;
+		return 0;
+	}
+	job->state = TERN_JOB_PUSH;
+	job->window = grant->window;
+	job->window->job_count++;
+	return 0;
+}
+
+int tern_window_on_fence(struct tern_peer *peer, const struct tern_header *h)
+{
+	return h->src && job_new(peer, h) ? 0 : -EPROTO;
+}
+
+/* ---- closing ---- */
+
+static void deadline(struct tern_timer *timer)
+{
+	struct tern_window *window =
+		tern_container_of(timer, struct tern_window, deadline);
+
+	tern_list_for_each (n, &window->grants) {
+		struct tern_grant *grant =
+			tern_list_entry(n, struct tern_grant, of_window);
+
+		tern_log(window->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: has not left a window of %llu bytes that was closed: the "
+			"connection is cut",
+			grant->peer->name, (unsigned long long)window->buf.bytes);
+		tern_peer_cut(grant->peer, -ETIMEDOUT);
+	}
+}
+
+static int start_close(struct tern_window *window, uint64_t timeout_ns)
+{
+	struct tern_context *ctx = window->rdv->ctx;
+
+	if (!timeout_ns)
+		timeout_ns = ctx->opts.unreachable_ns;
+	window->deadline.fire = deadline;
+	return tern_timer_set(
+		ctx, &window->deadline, tern_ns_add(tern_now_ns(ctx->env), timeout_ns));
+}
+
+int tern_window_close_sized(struct tern_window *window, struct tern_req *req,
+	size_t req_bytes, uint64_t timeout_ns)
+{
+	int r = req ? tern_req_check(req, req_bytes) : 0;
+
+	if (r == 0)
+		r = start_close(window, timeout_ns);
+	if (r < 0)
+		return r;
+	if (req)
+		tern_wreq_init(req, window->rdv, TERN_WREQ_CLOSE);
+	window->closer = req;
+	window->closing = true;
+	/* Held, so that it does not end before the last grant was visited. */
+	window->job_count++;
+	tern_list_for_each_safe (n, &window->grants) {
+		struct tern_grant *grant =
+			tern_list_entry(n, struct tern_grant, of_window);
+
+		if (!grant->told) {
+			grant_end(grant);
+			continue;
+		}
+		tern_list_push(&grant->peer->windows.closes, &grant->queue);
+		tern_windows_due(grant->peer);
+		tern_peer_pump(grant->peer);
+	}
+	window->job_count--;
+	maybe_end(window);
+	return 0;
+}
+
+static int say_closes(struct tern_peer *peer)
+{
+	struct tern_grant *grant;
+
+	while ((grant = tern_list_first(
+			&peer->windows.closes, struct tern_grant, queue))) {
+		struct tern_header h = {
+			.type = TERN_MSG_WINDOW_CLOSE, .key = grant->window->id};
+
+		if (tern_stream_apart(peer, &h, NULL) < 0)
+			return -EAGAIN;
+		tern_list_remove(&grant->queue);
+	}
+	return 0;
+}
+
+int tern_window_on_left(struct tern_peer *peer, const struct tern_header *h)
+{
+	struct tern_grant *grant = grant_by_id(peer, h->key);
+
+	if (!grant || !grant->told)
+		return -EPROTO;
+	grant_end(grant);
+	return 0;
+}
+
+/* ---- notifications ---- */
+
+/* The bytes are copied first, since the callback may end the connection and with it the
+ * memory of the message. */
+int tern_window_on_notify(struct tern_peer *peer, const struct tern_header *h)
+{
+	_Alignas(8) char data[TERN_NOTE_MAX];
+
+	memcpy(data, h->payload, h->bytes);
+	peer->stream.ack_due = true;
+	tern_stream_tell(peer);
+	if (peer->freed)
+		return 0;
+	if (peer->opts.notified)
+		peer->opts.notified(peer, data, h->bytes, peer->opts.arg);
+	else
+		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+			"%s: a notification of %llu bytes is dropped: the peer's options "
+			"have no notified()",
+			peer->name, (unsigned long long)h->bytes);
+	return 0;
+}
+
+/* ---- the link ---- */
+
+int tern_window_pump_owner(struct tern_peer *peer)
+{
+	return say_answers(peer) < 0 || say_closes(peer) < 0 || run_jobs(peer) < 0
+		       ? -EAGAIN
+		       : 0;
+}
+
+void tern_window_lost_owner(struct tern_peer *peer)
+{
+	struct tern_peer_windows *w = &peer->windows;
+
+	w->answer_count = 0;
+	for (uint32_t i = 0; w->jobs && i < TERN_PARTS_MAX; i++) {
+		tern_assert(!w->jobs[i].op_out);
+		if (w->jobs[i].state != TERN_JOB_FREE)
+			job_free(&w->jobs[i]);
+	}
+	tern_list_for_each_safe (n, &w->granted)
+		grant_end(tern_list_entry(n, struct tern_grant, of_peer));
+	tern_assert(tern_list_empty(&w->granted));
+}
+
+void tern_windows_end(struct tern_rdv *rdv)
+{
+	tern_list_for_each_safe (n, &rdv->windows.all)
+		window_free(tern_list_entry(n, struct tern_window, all));
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of windows with a stranger (meet_scene.h), which knows the descriptor of a window
+ * of B, or does not, and sends messages about windows that no correct Tern sends. */
+#include "tests/rendezvous/meet_scene.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/endian.h"
+#include "base/util.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/window.h"
+
+#define ROOM_BYTES 1000u
+#define HANDLE     7u
+
+/* A window of B, and B's last message about it to the stranger. */
+struct target {
+	struct scene scene;
+	struct memory_box box;
+	struct tern_buf room;
+	struct tern_window *window;
+	struct tern_window_desc desc;
+	struct tern_header heard;
+	unsigned heard_count;
+};
+
+static void on_window(struct scene *s, const struct tern_header *h)
+{
+	struct target *t = s->arg;
+
+	t->heard = *h;
+	t->heard_count++;
+}
+
+static void target_init(
+	struct target *t, const struct instance *instance, unsigned access)
+{
+	struct end *b;
+
+	memset(t, 0, sizeof(*t));
+	scene_init(&t->scene, instance);
+	t->scene.on_window = on_window;
+	t->scene.arg = t;
+	b = &t->scene.meet->ends[B];
+	box_init(&t->box, b->domain);
+	t->room = box_take(&t->box, SLAB, ROOM_BYTES);
+	buf_fill(&t->room, 1);
+	assert_int_equal(tern_window_new(b->ctx, &t->room, access, &t->window), 0);
+	tern_window_describe(t->window, &t->desc);
+}
+
+static void target_fini(struct target *t)
+{
+	struct tern_req req = {0};
+
+	assert_int_equal(tern_window_close(t->window, &req, TERN_NEVER), 0);
+	SCENE_PUMP(&t->scene, tern_test(&req) == 0);
+	assert_true(buf_holds(&t->room, 1));
+	box_free(&t->box);
+	scene_fini(&t->scene);
+}
+
+static struct tern_header open_message(const struct target *t, unsigned char *capability)
+{
+	tern_put_le64(capability, t->desc.capability[0]);
+	tern_put_le64(capability + 8, t->desc.capability[1]);
+	return (struct tern_header){.type = TERN_MSG_WINDOW_OPEN,
+		.key = t->desc.id,
+		.step = t->desc.incarnation,
+		.bytes = t->desc.bytes,
+		.src = HANDLE,
+		.payload = capability};
+}
+
+/* The stranger opens the window, as it may: it has the descriptor. */
+static void stranger_opens(struct target *t)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_header h = open_message(t, capability);
+	unsigned before = t->heard_count;
+
+	stranger_says(&t->scene, &h);
+	SCENE_PUMP(&t->scene, t->heard_count > before);
+	assert_int_equal(t->heard.type, TERN_MSG_WINDOW_OPENED);
+	assert_int_equal(t->heard.status, 0);
+	assert_int_equal(t->heard.dst, HANDLE);
+	assert_int_equal(t->heard.bytes, ROOM_BYTES);
+}
+
+/* Each of these ends the stranger's session, although it has opened the window. `id`: the
+ * message names the window. */
+static const struct {
+	struct tern_header h;
+	bool id;
+} wrong[] = {
+	/* Without an id of the stranger, or of the window. */
+	{{.type = TERN_MSG_WINDOW_OPEN, .step = 1}, true},
+	{{.type = TERN_MSG_WINDOW_WRITE, .bytes = 8}, true},
+	{{.type = TERN_MSG_WINDOW_WRITE, .bytes = 8, .src = 1, .key = 77}, false},
+	{{.type = TERN_MSG_WINDOW_READ,
+		 .flags = TERN_FLAG_REGION,
+		 .bytes = 8,
+		 .src = 1,
+		 .key = 77},
+		false},
+	{{.type = TERN_MSG_WINDOW_READ, .flags = TERN_FLAG_REGION, .bytes = 8}, true},
+	{{.type = TERN_MSG_WINDOW_FENCE}, true},
+	/* Outside the window. */
+	{{.type = TERN_MSG_WINDOW_WRITE, .bytes = ROOM_BYTES + 1, .src = 1}, true},
+	{{.type = TERN_MSG_WINDOW_WRITE, .bytes = 8, .step = ROOM_BYTES - 7, .src = 1},
+		true},
+	{{.type = TERN_MSG_WINDOW_WRITE, .bytes = 8, .step = UINT64_MAX - 3, .src = 1},
+		true},
+	{{.type = TERN_MSG_WINDOW_WRITE,
+		 .flags = TERN_FLAG_REGION,
+		 .bytes = UINT64_MAX,
+		 .step = 8,
+		 .src = 1},
+		true},
+	{{.type = TERN_MSG_WINDOW_READ,
+		 .flags = TERN_FLAG_REGION,
+		 .bytes = 8,
+		 .step = ROOM_BYTES,
+		 .src = 1},
+		true},
+	/* Nothing to move, and no memory to put into. */
+	{{.type = TERN_MSG_WINDOW_WRITE, .src = 1}, true},
+	{{.type = TERN_MSG_WINDOW_READ, .bytes = 8, .src = 1}, true},
+	/* Answers to nothing. */
+	{{.type = TERN_MSG_WINDOW_OPENED, .dst = HANDLE}, true},
+	{{.type = TERN_MSG_WINDOW_DONE, .dst = 0x10000}, true},
+	{{.type = TERN_MSG_WINDOW_DONE, .dst = 0x10000, .status = -EIO}, true},
+	{{.type = TERN_MSG_WINDOW_LEFT, .key = 77}, false},
+	/* Statuses and flags that only other messages may have. */
+	{{.type = TERN_MSG_WINDOW_FENCE, .src = 1, .status = -EIO}, true},
+	{{.type = TERN_MSG_WINDOW_OPENED, .status = -EINPROGRESS, .dst = 1}, true},
+	{{.type = TERN_MSG_WINDOW_CLOSE, .flags = TERN_FLAG_REGION}, true},
+	/* Too long. */
+	{{.type = TERN_MSG_NOTIFY, .bytes = TERN_NOTE_MAX + 1}, true},
+};
+
+static void test_wrong_messages_about_windows_end_their_session_only(
+	const struct instance *instance)
+{
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_READ | TERN_WINDOW_WRITE);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		struct tern_header h = wrong[i].h;
+
+		if (wrong[i].id)
+			h.key = t.desc.id;
+		stranger_comes(&t.scene);
+		stranger_opens(&t);
+		scene_protocol_error(&t.scene, &h);
+		scene_undisturbed(&t.scene, i);
+		assert_true(buf_holds(&t.room, 1));
+	}
+	target_fini(&t);
+}
+
+/* A right that the window does not have, and a window that the stranger has not opened,
+ * has left, or may not open. */
+static void test_only_who_has_opened_a_window_may_use_it(const struct instance *instance)
+{
+	const struct tern_header write = {
+		.type = TERN_MSG_WINDOW_WRITE, .bytes = 8, .src = 1};
+	const struct tern_header read = {.type = TERN_MSG_WINDOW_READ,
+		.flags = TERN_FLAG_REGION,
+		.bytes = 8,
+		.src = 1};
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_header h;
+	struct target t;
+
+	for (unsigned access = 1; access <= 2; access++) {
+		target_init(&t, instance, access);
+		stranger_comes(&t.scene);
+		stranger_opens(&t);
+		h = access == TERN_WINDOW_READ ? write : read;
+		h.key = t.desc.id;
+		scene_protocol_error(&t.scene, &h);
+
+		stranger_comes(&t.scene); /* the window is that of the other session */
+		h.key = t.desc.id;
+		scene_protocol_error(&t.scene, &h);
+
+		stranger_comes(&t.scene);
+		h = open_message(&t, capability);
+		capability[15] ^= 0x80;
+		t.heard_count = 0;
+		stranger_says(&t.scene, &h);
+		SCENE_PUMP(&t.scene, t.heard_count);
+		assert_int_equal(t.heard.status, -EACCES);
+		assert_int_equal(t.heard.channel, 0);
+		assert_false(t.heard.flags & TERN_FLAG_REGION);
+		h = access == TERN_WINDOW_READ ? read : write;
+		h.key = t.desc.id;
+		scene_protocol_error(&t.scene, &h);
+
+		stranger_comes(&t.scene);
+		stranger_opens(&t);
+		stranger_says(
+			&t.scene, &(struct tern_header){.type = TERN_MSG_WINDOW_LEFT,
+					  .key = t.desc.id});
+		scene_protocol_error(&t.scene, &h);
+		scene_undisturbed(&t.scene, access);
+		target_fini(&t);
+	}
+}
+
+/* A stranger asks without end, and reads no answer. What B keeps for it is bounded, and the
+ * session ends. */
+static void test_who_asks_without_end_is_cut(const struct instance *instance)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_header h;
+	struct target t;
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct tern_peer *peer;
+
+		target_init(&t, instance, TERN_WINDOW_READ | TERN_WINDOW_WRITE);
+		stranger_comes(&t.scene);
+		stranger_opens(&t);
+		peer = t.scene.caller;
+		h = open_message(&t, capability);
+		if (i)
+			h = (struct tern_header){.type = TERN_MSG_WINDOW_FENCE, .src = 1};
+		/* B does not send while its pump is held, as if there were no room. */
+		peer->pump.running = true;
+		for (unsigned n = 0; n <= TERN_PARTS_MAX && !t.scene.down_count; n++)
+			stranger_says(&t.scene, &h);
+		SCENE_PUMP(&t.scene, t.scene.down_count);
+		assert_int_equal(t.scene.down_status, -EPROTO);
+		target_fini(&t);
+	}
+}
+
+const struct conformance_test meet_window_strangers[] = {
+	CONFORMANCE(
+		test_wrong_messages_about_windows_end_their_session_only, NEEDS_SLEEP),
+	CONFORMANCE(test_only_who_has_opened_a_window_may_use_it, NEEDS_SLEEP),
+	CONFORMANCE(test_who_asks_without_end_is_cut, NEEDS_SLEEP),
+	{0},
+};
