@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/bf16.h"
+#include "kernels/half.h"
 #include "kernels/variants.h"
 
 #define PASTE_(a, b) a##b
@@ -153,22 +154,6 @@ static void update(const struct tern_optimizer *o, uint64_t step, float *w_out,
 
 /* ---- casts ---- */
 
-static inline uint32_t bits_of(float f)
-{
-	uint32_t u;
-
-	memcpy(&u, &f, sizeof(u));
-	return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-	float f;
-
-	memcpy(&f, &u, sizeof(f));
-	return f;
-}
-
 static void f32_to_bf16(uint16_t *dst, const float *src, size_t count)
 {
 	for (size_t j = 0; j < count; j++)
@@ -181,38 +166,16 @@ static void bf16_to_f32(float *dst, const uint16_t *src, size_t count)
 		dst[j] = tern_bf16_value(src[j]);
 }
 
-/*
- * Converts float to f16. Numbers below the smallest normal f16 are rounded by the FPU:
- * adding 0.5 leaves the nearest multiple of 2^-24 in the low bits. Larger numbers are
- * rounded with integer operations on their bits.
- */
 static void f32_to_f16(uint16_t *dst, const float *src, size_t count)
 {
-	for (size_t j = 0; j < count; j++) {
-		uint32_t u = bits_of(src[j]);
-		uint32_t sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
-		uint32_t normal = (a - 0x38000000 + 0xfff + ((a >> 13) & 1)) >> 13;
-		uint32_t small = bits_of(float_of(a) + 0.5f) - 0x3f000000;
-		uint32_t special = a > 0x7f800000 ? 0x7e00 | ((a >> 13) & 0x3ff) : 0x7c00;
-		uint32_t h = a < 0x38800000 ? small : normal;
-
-		h = a >= 0x477ff000 ? special : h;
-		dst[j] = (uint16_t)(h | sign);
-	}
+	for (size_t j = 0; j < count; j++)
+		dst[j] = tern_f16_of(src[j]);
 }
 
 static void f16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
-	for (size_t j = 0; j < count; j++) {
-		uint32_t h = src[j], sign = (h & 0x8000) << 16, a = h & 0x7fff;
-		/* The exponent bias of the two types differs by 112. Multiplying by 2^112
-		 * also handles subnormal numbers. */
-		uint32_t finite = bits_of(float_of(a << 13) * 0x1p112f);
-		uint32_t special =
-			0x7f800000 | (a & 0x3ff) << 13 | (a > 0x7c00 ? 0x400000 : 0);
-
-		dst[j] = float_of((a >= 0x7c00 ? special : finite) | sign);
-	}
+	for (size_t j = 0; j < count; j++)
+		dst[j] = tern_f16_value(src[j]);
 }
 
 void NAME(tern_elementwise)(struct tern_kernels *k)

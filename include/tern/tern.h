@@ -9,5 +9,6 @@
 #include <tern/context.h>
 #include <tern/channel.h>
 #include <tern/window.h>
+#include <tern/group.h>
 
 #endif

@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "kernels": {"base"},
     "transport": {"base"},
     "rendezvous": {"base", "transport"},
+    "group": {"base", "kernels", "transport", "rendezvous"},
     "ps": {"base", "kernels", "transport", "rendezvous"},
     "server": {"base", "kernels", "transport", "rendezvous", "ps"},
     "client": {"base", "kernels", "transport", "rendezvous", "ps"},
@@ -33,9 +34,9 @@ MAY_INCLUDE = {
     "plugins": set(),
     "python": set(),
     "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
-    "bench": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
+    "bench": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
     "docs": set(),
-    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "plugins", "tools"},
+    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "group", "plugins", "tools"},
 }
 GENERATED = {"tern-config.h"}
 

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conformance of the collectives: calls that differ, ranks that are lost, stand still, leave
+ * or do not call. Every other rank must get an error that names the rank, and none may
+ * hang. */
+#include "tests/group/ranks.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+
+#define COUNT    4u
+#define LIMIT_NS (400 * TERN_NS_PER_MS)
+#define BYTES    20000u
+
+struct call {
+	enum { ALLREDUCE, BROADCAST, BARRIER, ALL_TO_ALL } kind;
+	enum tern_dtype dtype;
+	enum tern_reduction how;
+	uint64_t bytes;
+	uint32_t root;
+};
+
+static const struct call usual = {ALLREDUCE, TERN_F32, TERN_REDUCE_SUM, BYTES, 0};
+
+static struct ranks *make(const struct instance *instance, uint32_t count)
+{
+	struct ranks *ranks = ranks_new(instance, count);
+	struct tern_group_opts opts = ranks_opts();
+
+	opts.timeout_ns = LIMIT_NS;
+	ranks_group(ranks, &opts);
+	return ranks;
+}
+
+static int start(struct turn *turn, const struct call *call)
+{
+	struct tern_group *g = turn->rank->group;
+	struct tern_buf buf = rank_memory(turn->rank, call->bytes);
+
+	memset(tern_buf_ptr(&buf), 1, call->bytes);
+	switch (call->kind) {
+	case ALLREDUCE:
+		return tern_allreduce(g, &turn->req, call->dtype, call->how, &buf, &buf);
+	case BROADCAST:
+		return tern_broadcast(g, &turn->req, &buf, call->root);
+	case BARRIER:
+		return tern_barrier(g, &turn->req);
+	case ALL_TO_ALL:
+		return tern_all_to_all(g, &turn->req, &buf, &buf);
+	}
+	return -EINVAL;
+}
+
+static void start_all(struct ranks *ranks, struct turn *turns, const struct call *call)
+{
+	for (uint32_t i = 0; i < ranks->count; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		assert_int_equal(start(&turns[i], call), 0);
+	}
+}
+
+/* True if the group has failed at every rank but `but`. */
+static bool all_failed(const struct ranks *ranks, uint32_t but)
+{
+	for (uint32_t i = 0; i < ranks->count; i++)
+		if (i != but && tern_group_status(ranks->of[i].group) == 0)
+			return false;
+	return true;
+}
+
+static void assert_says(const struct rank *rank, const char *text)
+{
+	if (!strstr(tern_group_text(rank->group), text))
+		fail_msg("rank %u: \"%s\" does not say \"%s\"", rank->number,
+			tern_group_text(rank->group), text);
+}
+
+/* All ranks but `but` have an error that says `text`, and refuse further calls with it. */
+static void check_failed(struct ranks *ranks, struct turn *turns, uint32_t but,
+	int status, const char *text)
+{
+	for (uint32_t i = 0; i < ranks->count; i++) {
+		struct rank *rank = &ranks->of[i];
+		struct turn more;
+
+		if (i == but)
+			continue;
+		if (status)
+			assert_int_equal(tern_group_status(rank->group), status);
+		assert_int_equal(turns[i].req.status, tern_group_status(rank->group));
+		assert_says(rank, text);
+		turn_init(&more, rank);
+		assert_int_equal(start(&more, &usual), tern_group_status(rank->group));
+		assert_int_equal(more.done_count, 0);
+	}
+}
+
+/* Rank 1 calls something else. */
+static void differ(
+	const struct instance *instance, const struct call *call, const char *text)
+{
+	struct ranks *ranks = make(instance, 3);
+	struct turn turns[RANKS_MAX];
+
+	for (uint32_t i = 0; i < 3; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		assert_int_equal(start(&turns[i], i == 1 ? call : &usual), 0);
+	}
+	RANKS_PUMP(ranks, turns_over(turns, 3) && all_failed(ranks, RANKS_MAX));
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(tern_group_status(ranks->of[i].group), -EBADMSG);
+		assert_says(&ranks->of[i], "operation 0 differs");
+		assert_says(&ranks->of[i], text);
+		assert_says(&ranks->of[i], "allreduce of 20000 bytes, f32, sum");
+	}
+	ranks_free(ranks);
+}
+
+static void test_calls_that_differ_fail_at_all_ranks(const struct instance *instance)
+{
+	struct call call = usual;
+
+	call.bytes = 8;
+	differ(instance, &call, "allreduce of 8 bytes, f32, sum");
+	call = usual;
+	call.dtype = TERN_I32;
+	differ(instance, &call, "allreduce of 20000 bytes, i32, sum");
+	call = usual;
+	call.how = TERN_REDUCE_MAX;
+	differ(instance, &call, "allreduce of 20000 bytes, f32, max");
+	call = (struct call){.kind = BARRIER};
+	differ(instance, &call, "barrier");
+	call = (struct call){.kind = BROADCAST, .bytes = 100, .root = 1};
+	differ(instance, &call, "broadcast of 100 bytes, root 1");
+}
+
+static void test_roots_that_differ_fail_at_all_ranks(const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, 2);
+	struct turn turns[RANKS_MAX];
+
+	for (uint32_t i = 0; i < 2; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		assert_int_equal(start(&turns[i], &(struct call){.kind = BROADCAST,
+							  .bytes = 64,
+							  .root = i}),
+			0);
+	}
+	RANKS_PUMP(ranks, turns_over(turns, 2) && all_failed(ranks, RANKS_MAX));
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_says(&ranks->of[i], "root 0");
+		assert_says(&ranks->of[i], "root 1");
+	}
+	ranks_free(ranks);
+}
+
+/* Its context ends without a word to the group. */
+static void lose(struct rank *rank)
+{
+	struct tern_group *g = rank->group;
+
+	rank->group = NULL;
+	rank_end(rank);
+	tern_group_free(g);
+}
+
+static void test_a_lost_rank_is_named_by_all(const struct instance *instance)
+{
+	static const struct call calls[] = {
+		{ALLREDUCE, TERN_F32, TERN_REDUCE_SUM, BYTES, 0},
+		{BROADCAST, TERN_U8, 0, 4u << 20, 0}, {BARRIER, TERN_U8, 0, 0, 0},
+		{ALL_TO_ALL, TERN_U8, 0, 4u << 20, 0}};
+
+	for (unsigned c = 0; c < TERN_ARRAY_SIZE(calls); c++) {
+		struct ranks *ranks = make(instance, COUNT);
+		struct turn turns[RANKS_MAX];
+
+		for (uint32_t i = 0; i < COUNT; i++) {
+			turn_init(&turns[i], &ranks->of[i]);
+			/* Rank 2 calls in half of the cases. */
+			if (i != 2 || c % 2)
+				assert_int_equal(start(&turns[i], &calls[c]), 0);
+		}
+		for (unsigned t = 0; t < 3; t++)
+			ranks_turn(ranks);
+		lose(&ranks->of[2]);
+		RANKS_PUMP(ranks, turns_over(turns, COUNT));
+		for (uint32_t i = 0; i < COUNT; i++)
+			if (i != 2 && turns[i].req.status == 0)
+				fail_msg("rank %u ended well without rank 2", i);
+		check_failed(ranks, turns, 2, 0, "rank 2 (r2");
+		ranks_free(ranks);
+	}
+}
+
+static void test_a_stalled_rank_is_named_by_all(const struct instance *instance)
+{
+	for (unsigned c = 0; c < 2; c++) {
+		struct ranks *ranks = make(instance, COUNT);
+		struct turn turns[RANKS_MAX];
+		struct call call = usual;
+
+		call.bytes = c ? 8u << 20 : BYTES;
+		start_all(ranks, turns, &call);
+		ranks_turn(ranks);
+		ranks->of[2].asleep = true;
+		RANKS_PUMP(ranks, turns_over(turns, COUNT));
+		check_failed(ranks, turns, 2, -ETIMEDOUT, "rank 2 (r2");
+		assert_says(&ranks->of[0], "does not answer");
+		assert_says(&ranks->of[0], "operation 0 (allreduce of");
+		ranks->of[2].asleep = false;
+		RANKS_PUMP(ranks, turns_over(turns, COUNT));
+		assert_int_not_equal(turns[2].req.status, 0);
+		ranks_free(ranks);
+	}
+}
+
+static void test_a_rank_that_does_not_call_is_named_by_all(
+	const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, COUNT);
+	struct turn turns[RANKS_MAX];
+
+	start_all(ranks, turns, &usual);
+	RANKS_PUMP(ranks, turns_over(turns, COUNT));
+	for (uint32_t i = 0; i < COUNT; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		if (i != 3)
+			assert_int_equal(start(&turns[i], &usual), 0);
+	}
+	turns[3].done_count = 1;
+	RANKS_PUMP(ranks, turns_over(turns, COUNT) && all_failed(ranks, RANKS_MAX));
+	check_failed(ranks, turns, 3, -ETIMEDOUT, "rank 3 (r3");
+	assert_says(&ranks->of[0], "operation 1 (allreduce of");
+	assert_says(&ranks->of[0], "has called only 1 operations");
+	assert_int_equal(tern_group_status(ranks->of[3].group), -ETIMEDOUT);
+	ranks_free(ranks);
+}
+
+static void test_a_rank_that_leaves_does_not_disturb_what_has_ended(
+	const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, 3);
+	struct turn turns[RANKS_MAX];
+
+	start_all(ranks, turns, &usual);
+	RANKS_PUMP(ranks, turns[1].done_count);
+	tern_group_free(ranks->of[1].group);
+	ranks->of[1].group = NULL;
+	RANKS_PUMP(ranks, turns_over(turns, 3));
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(turns[i].req.status, 0);
+	for (uint32_t i = 0; i < 3; i += 2) {
+		turn_init(&turns[i], &ranks->of[i]);
+		start(&turns[i], &usual);
+	}
+	RANKS_PUMP(ranks, turns_over(turns, 3));
+	check_failed(ranks, turns, 1, -ESHUTDOWN, "rank 1 (r1");
+	ranks_free(ranks);
+}
+
+static void test_freeing_a_group_ends_its_operations(const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, 3);
+	struct turn turns[RANKS_MAX];
+
+	for (uint32_t i = 0; i < 2; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		assert_int_equal(start(&turns[i], &usual), 0);
+	}
+	ranks_turn(ranks);
+	turns[2] = turns[1];
+	turns[2].done_count = 1;
+	tern_group_free(ranks->of[0].group);
+	ranks->of[0].group = NULL;
+	RANKS_PUMP(ranks, turns_over(turns, 3));
+	assert_int_equal(turns[0].req.status, -ECANCELED);
+	assert_int_equal(turns[1].req.status, -ECANCELED);
+	assert_says(&ranks->of[1], "rank 0 has left");
+	ranks_free(ranks);
+}
+
+static void test_wrong_arguments_are_refused(const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, 2);
+	struct rank *rank = &ranks->of[0];
+	struct tern_group *g = rank->group, *other;
+	struct tern_buf buf = rank_memory(rank, 64), odd = buf_part(&buf, 0, 62);
+	struct tern_buf half = buf_part(&buf, 0, 32), far = buf;
+	struct tern_group_opts opts = {.size = 2, .peers = rank->peers, .number = 9};
+	struct turn turn;
+
+	turn_init(&turn, rank);
+	far.offset += 1u << 30;
+	assert_int_equal(tern_allreduce(g, &turn.req, TERN_F32, 0, &odd, &odd), -EINVAL);
+	assert_int_equal(tern_allreduce(g, &turn.req, TERN_F32, 0, &buf, &half), -EINVAL);
+	assert_int_equal(tern_allreduce(g, &turn.req, TERN_F32, 0, &far, &far), -EINVAL);
+	assert_int_equal(
+		tern_allreduce(g, &turn.req, TERN_F32, TERN_REDUCE_OR, &buf, &buf),
+		-EINVAL);
+	assert_int_equal(tern_allreduce(g, &turn.req, 99, 0, &buf, &buf), -EINVAL);
+	assert_int_equal(tern_broadcast(g, &turn.req, &buf, 2), -EINVAL);
+	assert_int_equal(tern_all_gather(g, &turn.req, &buf, &buf), -EINVAL);
+	assert_int_equal(tern_gather(g, &turn.req, &buf, NULL, 0), -EINVAL);
+	assert_int_equal(tern_group_test(&turn.req), -EINVAL);
+	opts.rank = 2;
+	assert_int_equal(tern_group_new(rank->ctx, &opts, &other), -EINVAL);
+	opts.rank = 1; /* so that the missing peer is that of rank 0 */
+	assert_int_equal(tern_group_new(rank->ctx, &opts, &other), -EINVAL);
+	opts.rank = 0;
+	opts.number = ranks_opts().number;
+	assert_int_equal(tern_group_new(rank->ctx, &opts, &other), -EEXIST);
+	opts.number = 9;
+	opts.piece_bytes = 100;
+	assert_int_equal(tern_group_new(rank->ctx, &opts, &other), -EINVAL);
+	assert_int_equal(tern_barrier(g, &turn.req), 0);
+	assert_int_equal(tern_barrier(g, &turn.req), -EBUSY);
+	ranks_free(ranks);
+}
+
+const struct conformance_test group_failures[] = {
+	CONFORMANCE(test_calls_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
+	CONFORMANCE(test_roots_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
+	CONFORMANCE(test_a_lost_rank_is_named_by_all, NEEDS_NOTHING),
+	CONFORMANCE(test_a_stalled_rank_is_named_by_all, NEEDS_NOTHING),
+	CONFORMANCE(test_a_rank_that_does_not_call_is_named_by_all, NEEDS_NOTHING),
+	CONFORMANCE(
+		test_a_rank_that_leaves_does_not_disturb_what_has_ended, NEEDS_NOTHING),
+	CONFORMANCE(test_freeing_a_group_ends_its_operations, NEEDS_NOTHING),
+	CONFORMANCE(test_wrong_arguments_are_refused, NEEDS_NOTHING),
+	{NULL, NULL, 0},
+};
