@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tern bench`: measures on this machine, or between two hosts. The tests lat, bw and
- * rate run the same code (bench_end.c) with different numbers of tensors in flight; the
- * test pool allocates and frees memory in this process. Prints one row of a table, or one
+ * rate run the same code (bench_end.c) with different numbers of tensors in flight;
+ * allreduce and alltoall are collective operations of two ranks (bench_group.c); the test
+ * pool allocates and frees memory in this process. Prints one row of a table, or one
  * JSON object, per size.
  */
 #include <errno.h>
@@ -76,7 +77,7 @@ static const struct option options[] = {
 		"measure each power of two from 1 B to 1 GiB, in one table",
 		struct bench_settings, all),
 	OPTION(COUNT, "inflight", "K",
-		"tensors in flight; default 1 (lat), 16 (bw), "
+		"tensors in flight; default 1 (lat, allreduce, alltoall), 16 (bw), "
 		"256 (rate)",
 		struct bench_settings, inflight, .min = 1, .max = BENCH_INFLIGHT_MAX),
 	OPTION(CHOICE, "wait", "HOW",
@@ -109,20 +110,26 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
-/* A test of `tern bench` (lat, bw, rate or pool) with its default settings. */
+/* A test of `tern bench` with its default settings. */
 struct kind {
 	const char *name, *sizes;
 	uint64_t inflight;
 	/* Default number of rounds: as many as transfer `bytes`, within these limits. */
 	uint64_t bytes, rounds_min, rounds_max;
 	bool reply_each;
+	enum bench_collective collective;
 };
 
+#define KINDS "lat, bw, rate, allreduce, alltoall, pool"
 static const struct kind kinds[] = {
-	{"lat", "8,64,512,4K,64K,1M", 1, 1ull << 30, 200, 20000, true},
-	{"bw", "64K,1M,16M,64M", 16, 8ull << 30, 64, 20000, true},
-	{"rate", "8,64,512", 256, 1ull << 30, 10000, 500000, false},
-	{"pool", "64,4K,1M", 256, 1ull << 40, 1000000, 1000000, false},
+	{"lat", "8,64,512,4K,64K,1M", 1, 1ull << 30, 200, 20000, true, 0},
+	{"bw", "64K,1M,16M,64M", 16, 8ull << 30, 64, 20000, true, 0},
+	{"rate", "8,64,512", 256, 1ull << 30, 10000, 500000, false, 0},
+	{"allreduce", "8,4K,64K,1M,16M,64M", 1, 4ull << 30, 20, 20000, true,
+		BENCH_ALLREDUCE},
+	{"alltoall", "8,4K,64K,1M,16M,64M", 1, 4ull << 30, 20, 20000, true,
+		BENCH_ALLTOALL},
+	{"pool", "64,4K,1M", 256, 1ull << 40, 1000000, 1000000, false, 0},
 };
 
 static const struct kind *find_kind(const char *name)
@@ -253,6 +260,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 		.receive = (enum bench_receive)s->receive,
 		.pin = (enum bench_pin)s->pin,
 		.reply_each = kind->reply_each,
+		.collective = kind->collective,
 		.every_ns = s->offer ? TERN_NS_PER_S / s->offer : 0,
 	};
 	struct bench_result result;
@@ -484,6 +492,27 @@ static int check_ends(
 	return 0;
 }
 
+/* Checks the options of a collective operation. -EINVAL: `error` has one line. */
+static int check_collective(
+	const struct kind *kind, const struct bench_settings *s, struct message *error)
+{
+	if (!kind || !kind->collective)
+		return 0;
+	for (size_t i = 0; i < s->size.count; i++)
+		if (s->size.bytes[i] % BENCH_COLLECTIVE_BYTES)
+			return options_refuse(error,
+				"--size %llu: %s needs a multiple of %u bytes: f32 for "
+				"two ranks",
+				(unsigned long long)s->size.bytes[i], kind->name,
+				BENCH_COLLECTIVE_BYTES);
+	if (s->all || s->rewrite || s->receive)
+		return options_refuse(error, "%s excludes %s", kind->name,
+			s->all       ? "--all"
+			: s->rewrite ? "--rewrite"
+				     : "--receive");
+	return 0;
+}
+
 /* Gets the secret: for two hosts the user's; for one host too, if it is an option, else a
  * new random one. There is none with --insecure. */
 static int get_secret(struct bench_settings *s, struct message *error)
@@ -515,13 +544,12 @@ static int bench_run(int argc, char **argv)
 
 	if (named && !kind)
 		return command_refuse(
-			self, "%s: the test must be one of lat, bw, rate, pool", argv[0]);
+			self, "%s: the test must be one of " KINDS, argv[0]);
 	if (options_parse(options, argc - named, argv + named, &s, &error) ||
-		check_ends(kind, &s, &error))
+		check_ends(kind, &s, &error) || check_collective(kind, &s, &error))
 		return command_refuse(self, "%s", error.text);
 	if (!kind && !s.serve)
-		return command_refuse(
-			self, "the test must be one of lat, bw, rate, pool");
+		return command_refuse(self, "the test must be one of " KINDS);
 	listen = s.serve ? s.serve : s.listen;
 	if (log_open("bench", s.log_level, &error) || fabric_check(&s.fabric, &error) ||
 		get_secret(&s, &error) ||
@@ -557,10 +585,9 @@ static int bench_run(int argc, char **argv)
 
 const struct command bench_command = {
 	.name = "bench",
-	.usage = "lat|bw|rate|pool [options], or --serve HOST:PORT",
-	.summary = "measure round trips, bandwidth and message rate here or between two "
-		   "hosts, "
-		   "or the memory pool",
+	.usage = "lat|bw|rate|allreduce|alltoall|pool [options], or --serve HOST:PORT",
+	.summary = "measure round trips, bandwidth, message rate and collectives here or "
+		   "between two hosts, or the memory pool",
 	.options = options,
 	.run = bench_run,
 };

@@ -27,7 +27,7 @@ struct bench_slot {
 	 * answer is complete */
 	bool reply_due;
 	uint64_t n;     /* number of the message that uses this slot now */
-	uint64_t start; /* of its round trip, by trip_clock() */
+	uint64_t start; /* of its round trip, by bench_end_clock() */
 };
 
 int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
@@ -85,15 +85,12 @@ static bool answered(const struct bench_end *e, uint64_t n)
 	return e->config->reply_each || n == e->config->warmup - 1 || n == e->total - 1;
 }
 
-/* The time from which, and to which, a round trip counts: with e->ticks in ticks of the
- * processor, whose counter takes less than half the time of the system's clock, else in ns.
- * The shortest round trips take 200 ns, and two readings of the clock 60. */
-static uint64_t trip_clock(const struct bench_end *e)
+uint64_t bench_end_clock(const struct bench_end *e)
 {
 	return e->ticks ? tern_clock_ticks() : tern_clock_ns();
 }
 
-/* How many ns a unit of trip_clock() takes, found over the whole measurement. */
+/* How many ns a unit of bench_end_clock() takes, found over the whole measurement. */
 static double trip_unit_ns(const struct bench_end *e)
 {
 	return e->ticks ? (double)(e->end_ns - e->start_ns) /
@@ -113,7 +110,7 @@ static uint64_t registrations(const struct bench_end *e)
  * message of the warm-up is complete, and ends with the last message of all. Here the
  * clock is read only at these two moments: reading it for each small message would take a
  * tenth of the time of a message. */
-static void count_message(struct bench_end *e)
+void bench_end_count(struct bench_end *e)
 {
 	e->done_count++;
 	if (e->done_count == e->config->warmup) {
@@ -187,7 +184,7 @@ static void start_message(struct bench_slot *s)
 	if (e->config->rewrite && s->n >= e->config->inflight)
 		fill(&s->data, s->n);
 	if (e->config->reply_each)
-		s->start = due_ns(e, s->n) ? due_ns(e, s->n) : trip_clock(e);
+		s->start = due_ns(e, s->n) ? due_ns(e, s->n) : bench_end_clock(e);
 	if (answered(e, s->n) && post(s, false, true, s->n))
 		return;
 	post(s, true, false, s->n);
@@ -209,11 +206,11 @@ static void sender_done(struct bench_slot *s, bool reply)
 	struct bench_end *e = s->end;
 
 	if (reply && e->config->reply_each && s->n >= e->config->warmup)
-		e->trips[s->n - e->config->warmup] = trip_clock(e) - s->start;
+		e->trips[s->n - e->config->warmup] = bench_end_clock(e) - s->start;
 	/* A message is complete when its buffer may be reused and, if it is answered, the
 	 * answer has arrived. */
 	if (!s->data_busy && !s->reply_busy)
-		count_message(e);
+		bench_end_count(e);
 	start_messages(e);
 }
 
@@ -254,7 +251,7 @@ static void receiver_done(struct bench_slot *s, bool reply)
 
 	if (!reply) {
 		check_message(s);
-		count_message(e);
+		bench_end_count(e);
 		s->reply_due = true;
 	}
 	if (!e->usage.status && s->reply_due && !s->reply_busy)
@@ -324,7 +321,7 @@ static void accepted(struct tern_peer *peer, void *arg)
 
 bool bench_end_is_idle(const struct bench_end *e)
 {
-	for (uint32_t i = 0; i < e->config->inflight; i++) {
+	for (uint32_t i = 0; e->slots && i < e->config->inflight; i++) {
 		if (e->slots[i].data_busy || e->slots[i].reply_busy)
 			return false;
 	}
@@ -449,9 +446,9 @@ int bench_end_prepare(struct bench_end *e)
 
 	e->data_key = tern_key("bench.data");
 	e->reply_key = tern_key("bench.reply");
-	opts.slab_bytes =
-		tern_align_up(e->config->size + 128, 128) * e->config->inflight +
-		(1u << 20);
+	opts.slab_bytes = tern_align_up(e->config->size + 128, 128) *
+				  e->config->inflight * (e->config->collective ? 2 : 1) +
+			  (1u << 20);
 	e->total = e->config->warmup + e->config->rounds;
 	if (e->sender && e->config->reply_each) {
 		/* A set time of a start is one of the clock. */
@@ -463,13 +460,14 @@ int bench_end_prepare(struct bench_end *e)
 	}
 	r = tern_pool_new(e->domain, &opts, &e->pool);
 	if (r == 0)
-		r = get_slots(e);
+		r = e->config->collective ? bench_group_prepare(e) : get_slots(e);
 	return r ? bench_end_fail(e, r, "setting up: %s", tern_status_text(r)) : 0;
 }
 
 void bench_end_cut(struct bench_end *e)
 {
 	tern_listener_free(TERN_TAKE(e->listener));
+	tern_group_free(TERN_TAKE(e->group));
 	tern_context_free(TERN_TAKE(e->ctx));
 }
 
@@ -482,6 +480,7 @@ void bench_end_close(struct bench_end *e)
 		if (e->slots[i].reply.mem)
 			tern_pool_put(e->pool, &e->slots[i].reply);
 	}
+	bench_group_close(e);
 	tern_pool_free(e->pool);
 	tern_domain_free(e->domain);
 	free(e->slots);
@@ -490,6 +489,7 @@ void bench_end_close(struct bench_end *e)
 
 int bench_end_say_goodbye(struct bench_end *e)
 {
+	tern_group_free(TERN_TAKE(e->group));
 	tern_peer_close(e->peer);
 	return bench_end_drive(e, bench_end_is_down, "closing");
 }
@@ -534,6 +534,8 @@ int bench_end_start_receiving(struct bench_end *e)
 	int r;
 
 	tern_peer_set_opts(e->peer, &opts);
+	if (e->config->collective)
+		return bench_group_start(e);
 	r = open_channel(e);
 	for (uint32_t i = 0; i < e->config->inflight && i < e->total && r == 0; i++)
 		r = post(&e->slots[i], false, false, i);
@@ -542,8 +544,11 @@ int bench_end_start_receiving(struct bench_end *e)
 
 int bench_end_start_sending(struct bench_end *e)
 {
-	int r = open_channel(e);
+	int r;
 
+	if (e->config->collective)
+		return bench_group_start(e);
+	r = open_channel(e);
 	if (r == 0)
 		start_messages(e);
 	return e->usage.status;

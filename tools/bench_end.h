@@ -26,6 +26,7 @@ struct bench_usage {
 };
 
 struct bench_slot;
+struct bench_group_slot;
 
 struct bench_end {
 	const struct bench_config *config;
@@ -40,12 +41,14 @@ struct bench_end {
 	bool up, down;
 	uint64_t data_key, reply_key;
 	struct bench_slot *slots;
+	/* with config->collective, instead of `slots` */
+	struct bench_group_slot *group_slots;
+	struct tern_group *group;
 	uint64_t next;       /* sender: number of the next message to send */
 	uint64_t done_count; /* messages that are complete at this end */
-	/* sender, with reply_each: round trip of each measured message, by trip_clock() of
-	 * bench_end.c */
+	/* sender, with reply_each: round trip of each measured message, by bench_end_clock() */
 	uint64_t *trips;
-	bool ticks; /* trip_clock() counts ticks, and not ns */
+	bool ticks; /* bench_end_clock() counts ticks, and not ns */
 	uint64_t start_ns, end_ns, start_ticks, end_ticks;
 	uint64_t start_cpu_ns, start_registrations;
 	struct bench_usage usage;
@@ -95,6 +98,21 @@ int bench_end_say_goodbye(struct bench_end *e);
  * Does not set result->fabric and result->pinned: the caller does. */
 void bench_end_summarise(const struct bench_end *e, const struct bench_usage *other,
 	struct bench_result *result);
+
+/* Counts a message or an operation that is complete at this end, and takes the times of the
+ * measurement's begin and end. */
+void bench_end_count(struct bench_end *e);
+/* The time from which, and to which, a round trip counts: with e->ticks in ticks of the
+ * processor, whose counter takes less than half the time of the system's clock, else in ns.
+ * The shortest round trips take 200 ns, and two readings of the clock 60. */
+uint64_t bench_end_clock(const struct bench_end *e);
+
+/* bench_group.c: collective operations, see there. prepare: makes the slots in e->pool;
+ * start: makes the group of the two ends, and calls the first operations; close: frees the
+ * slots. */
+int bench_group_prepare(struct bench_end *e);
+int bench_group_start(struct bench_end *e);
+void bench_group_close(struct bench_end *e);
 
 /* For a forked child: lets the kernel kill it when its parent dies. `parent`: the
  * parent's process id, taken before the fork. */

@@ -31,7 +31,7 @@
 #include "base/util.h"
 #include "tools/bench_end.h"
 
-#define VERSION      1u
+#define VERSION      2u
 #define ORDER_BYTES  48u
 #define REPORT_BYTES (24u + sizeof(((struct bench_error *)NULL)->text))
 /* One measurement may take at most 1 / MEMORY_PARTS of the server's memory. */
@@ -71,7 +71,7 @@ static void put_order(void *to, const struct bench_config *c, bool pinned)
 	tern_put_le64(p + 16, c->size);
 	tern_put_le64(p + 24, c->warmup);
 	tern_put_le64(p + 32, c->rounds);
-	tern_put_le64(p + 40, 0);
+	tern_put_le64(p + 40, (uint64_t)c->collective);
 }
 
 static uint64_t memory_most(void)
@@ -86,7 +86,8 @@ static bool is_possible(const struct bench_config *c)
 	return c->size >= 1 && c->size <= BENCH_SIZE_MAX && c->inflight >= 1 &&
 	       c->inflight <= BENCH_INFLIGHT_MAX && c->warmup >= 1 &&
 	       c->warmup <= BENCH_ROUNDS_MAX && c->rounds >= 1 &&
-	       c->rounds <= BENCH_ROUNDS_MAX;
+	       c->rounds <= BENCH_ROUNDS_MAX &&
+	       (!c->collective || c->size % BENCH_COLLECTIVE_BYTES == 0);
 }
 
 /* Reads the client's order. The client is not trusted: each field is checked. */
@@ -106,14 +107,16 @@ static int take_order(struct host_end *h)
 	c->size = tern_get_le64(p + 16);
 	c->warmup = tern_get_le64(p + 24);
 	c->rounds = tern_get_le64(p + 32);
+	c->collective = (enum bench_collective)TERN_MIN(
+		tern_get_le64(p + 40), BENCH_ALLTOALL + 1ull);
 	if (flags & ~(uint32_t)ORDER_FLAGS || receive > BENCH_RECEIVE_PEEK ||
-		!is_possible(c))
+		(unsigned)c->collective > BENCH_ALLTOALL || !is_possible(c))
 		return bench_end_fail(&h->end, -EPROTO,
 			"the client's order is invalid: flags %x, receive %u, %u in "
 			"flight, size %llu, warm-up %llu, rounds %llu",
 			flags, receive, c->inflight, (unsigned long long)c->size,
 			(unsigned long long)c->warmup, (unsigned long long)c->rounds);
-	if (c->size > memory_most() / c->inflight)
+	if (c->size > memory_most() / c->inflight / (c->collective ? 2 : 1))
 		return bench_end_fail(&h->end, -ENOMEM,
 			"%u tensors of %llu bytes in flight are more than a quarter of "
 			"the server's memory, which is its limit: %llu bytes",

@@ -24,6 +24,15 @@ enum bench_receive {
 #define BENCH_INFLIGHT_MAX 4096u
 #define BENCH_ROUNDS_MAX   1000000000u
 
+/* A collective operation that both ends call, instead of tensors from one to the other. */
+enum bench_collective {
+	BENCH_NO_COLLECTIVE,
+	BENCH_ALLREDUCE, /* the sum of two tensors of f32 */
+	BENCH_ALLTOALL,  /* both ends exchange one half */
+};
+/* A tensor of a collective operation is a multiple of this: two parts of f32. */
+#define BENCH_COLLECTIVE_BYTES 8u
+
 enum bench_pin { BENCH_PIN_AUTO, BENCH_PIN_YES, BENCH_PIN_NO };
 
 struct bench_config {
@@ -45,6 +54,7 @@ struct bench_config {
 	/* the sender writes new contents into each tensor before it sends it */
 	bool rewrite;
 	enum bench_receive receive;
+	enum bench_collective collective;
 	enum bench_pin pin; /* pin each end to its own core; auto: only if they poll */
 	/* Every message is answered by 8 bytes, and its round trip is timed. If false,
 	 * the message rate is measured: only the last message of the warm-up and the last

@@ -121,6 +121,16 @@ def pool_is_measured():
     assert len(events) == 2, events
 
 
+def collectives_are_measured():
+    for test in "allreduce", "alltoall":
+        for fabric in "tcp", "shm":
+            for wait in "poll", "sleep":
+                events = measure(test, "--fabric", fabric, "--size", "8,4096,3M", "--rounds", 20, "--wait", wait,
+                                 "--inflight", 3, fields={**PAIR, **TRIPS})
+                assert [e["size"] for e in events] == [8, 4096, 3 << 20], events
+                assert all(e["bench"] == test and e["fabric"] == fabric and e["wait"] == wait for e in events), events
+
+
 def plain_output_is_a_heading_and_a_row_per_size():
     for test, columns in (("lat", ["bytes", "p50 us", "GB/s", "regs"]), ("pool", ["bytes", "regs"]),
                           ("rate", ["bytes", "msgs/s"])):
@@ -149,8 +159,8 @@ def ends_on_one_core_sleep():
 
 
 def wrong_options_are_refused():
-    job.refused("bench", says=["lat, bw, rate, pool"])
-    job.refused("bench", "latency", says=["latency", "lat, bw, rate, pool"])
+    job.refused("bench", says=["lat, bw, rate, allreduce, alltoall, pool"])
+    job.refused("bench", "latency", says=["latency", "lat, bw, rate, allreduce, alltoall, pool"])
     job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
@@ -158,10 +168,14 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--offer", "0", says=["--offer 0"])
     job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
                 says=["--rounds has 3 values", "--size has 2"])
+    job.refused("bench", "allreduce", "--size", "12", says=["--size 12", "multiple of 8"])
+    job.refused("bench", "alltoall", "--all", says=["alltoall excludes --all"])
+    job.refused("bench", "allreduce", "--receive", "peek", says=["allreduce excludes --receive"])
     job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
 
 
 tap.run([
+    collectives_are_measured,
     latency_is_measured_over_tcp,
     latency_is_measured_over_shm,
     bandwidth_is_measured_on_both,

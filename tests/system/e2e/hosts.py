@@ -42,7 +42,8 @@ def every_test_measures_over_each_fabric():
         with server("--fabric", fabric) as serving:
             for wait in ("poll", "sleep"):
                 for test, more in (("lat", ["--size", "1,4097"]), ("bw", ["--size", "1M", "--receive", "alloc"]),
-                                   ("rate", ["--size", "64"])):
+                                   ("rate", ["--size", "64"]), ("allreduce", ["--size", "4K,1M"]),
+                                   ("alltoall", ["--size", "8,1M"])):
                     events = measure(serving.address, test, "--wait", wait, "--rounds", 50, *more)
                     assert all(e["fabric"] == found and e["wait"] == wait and e["cpu_s_per_gb"] >= 0
                                and e["registrations"] == 0 for e in events), events
@@ -99,7 +100,7 @@ def forged_orders_are_refused_and_the_next_client_is_served():
         assert done.returncode == 0, done.stderr
         measure(serving.address, "lat", "--size", "8", "--rounds", 10)
     answers = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert len(answers) == 14, answers
+    assert len(answers) == 16, answers
     says = {"short": "another version", "version": "another version", "long": "reset by peer",
             "memory": "more than a quarter"}
     for name, text in answers.items():
@@ -111,7 +112,7 @@ def nobody_there_is_said():
 
 
 def wrong_options_are_refused():
-    job.refused("bench", "--size", "8", says=["lat, bw, rate, pool"])
+    job.refused("bench", "--size", "8", says=["lat, bw, rate, allreduce, alltoall, pool"])
     job.refused("bench", "lat", "--serve", "127.0.0.1:0", says=["--serve excludes lat"])
     job.refused("bench", "--serve", "127.0.0.1:0", "--size", "8", says=["--serve takes no --size"])
     job.refused("bench", "--serve", "127.0.0.1:0", "--connect", "tcp://127.0.0.1:1", says=["--serve excludes --connect"])
