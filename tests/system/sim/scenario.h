@@ -72,4 +72,8 @@ bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);
 /* A thousand peers dial one server at the same time, and reconnect at the same time. */
 bool scenario_arrivals(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Collective operations of two to eight ranks, while connections are cut, or one rank
+ * crashes, stands still or does not call. Each other rank's error must name it, in time. */
+bool scenario_collectives(uint64_t seed, bool verbose, uint64_t *hash);
+
 #endif

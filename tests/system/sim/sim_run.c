@@ -49,6 +49,7 @@ static const struct {
 	{"session", scenario_session, 50},
 	{"handover", scenario_handover, 50},
 	{"arrivals", scenario_arrivals, 50},
+	{"collectives", scenario_collectives, 50},
 #if TERN_HAVE_CUDA
 	{"gpu-storm", scenario_gpu_storm, 50},
 #endif
