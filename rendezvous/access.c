@@ -206,6 +206,7 @@ static void part_over(struct tern_part *part)
 	struct tern_wreq *x = part->access;
 	struct tern_peer *peer = part->peer;
 
+	peer->windows.moved_count++;
 	part_free(part);
 	if (x->parts_out == 0)
 		tern_wreq_activate(x);

@@ -291,20 +291,30 @@ static bool was_of_use(const struct tern_peer *peer)
 {
 	return peer->stream.acked != peer->dial.lost_acked ||
 	       peer->stream.rx_seq != peer->dial.lost_rx_seq ||
+	       peer->windows.moved_count != peer->dial.lost_moved ||
 	       tern_peer_now_ns(peer) - peer->dial.up_ns >= LASTING_NS;
 }
 
+/* True if the lost link has carried some of what waited, or nothing waited. */
+static bool has_progressed(const struct tern_peer *peer)
+{
+	bool waits = tern_stream_busy(peer) || !tern_list_empty(&peer->windows.all);
+
+	return !waits || peer->stream.acked != peer->dial.lost_acked ||
+	       peer->windows.moved_count != peer->dial.lost_moved;
+}
+
 /* Called when a link was lost. Counts consecutive links that carried none of the waiting
- * messages (fruitless links). True: there were too many. */
+ * messages, puts and gets (fruitless links). True: there were too many. */
 static bool is_fruitless(struct tern_peer *peer)
 {
-	bool progress =
-		!tern_stream_busy(peer) || peer->stream.acked != peer->dial.lost_acked;
+	bool progress = has_progressed(peer);
 	uint64_t now_ns = tern_peer_now_ns(peer);
 
 	peer->dial.at_once = was_of_use(peer);
 	peer->dial.lost_acked = peer->stream.acked;
 	peer->dial.lost_rx_seq = peer->stream.rx_seq;
+	peer->dial.lost_moved = peer->windows.moved_count;
 	if (progress) {
 		peer->dial.fruitless = peer->dial.fruitless_parts = 0;
 		return false;

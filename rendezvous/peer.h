@@ -98,6 +98,7 @@ struct tern_dial {
 	 * carried none of the waiting messages; fruitless_parts: sum of the weights of
 	 * these links (FRUITLESS_MAX in dial.c). */
 	uint32_t lost_acked, lost_rx_seq, fruitless, fruitless_parts;
+	uint64_t lost_moved; /* value of windows.moved_count at that time */
 	/* Time at which the first of the fruitless links was lost. */
 	uint64_t fruitless_ns;
 };
@@ -242,6 +243,9 @@ struct tern_open_answer {
 struct tern_peer_windows {
 	/* Something is to be sent or started. */
 	bool due;
+	/* Parts of puts and gets that are over, and messages of the peer about them that
+	 * were answered. */
+	uint64_t moved_count;
 
 	/* Our windows that the peer accesses: window.c. */
 	struct tern_map grants;    /* struct tern_grant, by the id of the window */

@@ -402,6 +402,7 @@ static int job_answer(struct tern_job *job)
 
 	if (tern_stream_apart(job->peer, &h, NULL) < 0)
 		return -EAGAIN;
+	job->peer->windows.moved_count++;
 	if (!job->op_out) {
 		job_free(job);
 		return 0;

@@ -566,6 +566,51 @@ static void test_requests_survive_lost_connections(const struct instance *instan
 	}
 }
 
+static void cut_when_recovered(struct end *end, enum tern_peer_event event)
+{
+	struct tern_peer *a = end->meet->ends[A].peer;
+
+	if (event != TERN_PEER_RECOVERED)
+		return;
+	/* As if the link had lasted for a second. */
+	a->dial.up_ns -= TERN_NS_PER_S;
+	a->dial.fruitless_ns -= TERN_NS_PER_S;
+	tern_peer_cut(end->peer, -ECONNRESET);
+}
+
+/* A session whose links never carry any of a put ends, as it does if they never carry a
+ * message. */
+static void test_links_that_carry_no_put_are_the_end(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct tern_peer_stats stats;
+	struct call put = {0};
+	struct tern_buf from;
+	struct pane pane;
+	struct end *ends;
+
+	if (!instance->world_new) {
+		print_message("skipped: the test needs virtual time\n");
+		skip();
+	}
+	opts.reconnect_ns = 8 * TERN_NS_PER_MS;
+	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
+	pane_init(&pane, instance, &opts, SLAB, WINDOW);
+	ends = pane.meet->ends;
+	MEET_PUMP(pane.meet, ends[B].peer);
+	meet_settle(pane.meet);
+	from = pane_memory(&pane, A, SLAB, LARGE);
+	ends[B].on_event = cut_when_recovered;
+	tern_peer_cut(ends[B].peer, -ECONNRESET);
+	assert_int_equal(call_put(&put, &pane, &from, 0, NULL), 0);
+	MEET_PUMP(pane.meet, ends[A].down_count);
+	assert_int_equal(ends[A].down_status, -ECONNRESET);
+	assert_int_equal(put.req.status, -ECONNRESET);
+	tern_peer_stats(ends[A].peer, &stats);
+	assert_int_equal(stats.reconnect_count, 16);
+	pane_fini(&pane);
+}
+
 const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_puts_and_gets_of_every_size, NEEDS_NOTHING),
 	CONFORMANCE(test_requests_may_be_posted_before_the_peers_are_connected,
@@ -581,5 +626,6 @@ const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_a_freed_peer_ends_its_requests, NEEDS_NOTHING),
 	CONFORMANCE(test_an_orderly_close_waits_for_puts_and_gets, NEEDS_NOTHING),
 	CONFORMANCE(test_requests_survive_lost_connections, NEEDS_NOTHING),
+	CONFORMANCE(test_links_that_carry_no_put_are_the_end, NEEDS_NOTHING),
 	{0},
 };

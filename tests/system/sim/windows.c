@@ -99,6 +99,7 @@ struct world {
 	unsigned cut_permille, stall_permille, crash_permille, break_permille;
 	unsigned cancel_permille, close_permille;
 	bool crashed, broken;
+	bool returns; /* connections can be restored */
 	char error[200];
 };
 
@@ -428,8 +429,14 @@ static void cancel_one(struct end *e)
 
 static void close_window(struct end *e)
 {
+	uint64_t timeout_ns = TERN_NEVER;
+
 	if (e->closing || e->down)
 		return;
+	/* A short time is over while the other end still has requests under way. On a
+	 * fabric whose connections do not return it would end the session. */
+	if (e->world->returns && tern_rng_below(rng(e), 2))
+		timeout_ns = 1 + tern_rng_below(rng(e), 400 * TERN_NS_PER_US);
 	e->closing = true;
 	e->close = (struct ask){.world = e->world,
 		.end = (unsigned)(e - e->world->ends),
@@ -437,8 +444,7 @@ static void close_window(struct end *e)
 		.cell = CELLS,
 		.posted = true,
 		.req = {.done = on_done, .arg = &e->close}};
-	if (tern_window_close(e->window, &e->close.req,
-		    tern_rng_below(rng(e), 2) ? TERN_NEVER : 30 * TERN_NS_PER_MS) < 0)
+	if (tern_window_close(e->window, &e->close.req, timeout_ns) < 0)
 		fail(e->world, "a window cannot be closed");
 }
 
@@ -680,7 +686,8 @@ bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
 	w->crash_permille = seed % 13 == 4 ? 10 : 0;
 	w->break_permille = two && seed / 12 % 2 ? 10 : 0;
 	w->cancel_permille = seed % 5 == 1 ? 200 : 0;
-	w->close_permille = seed % 3 == 1 ? 10 : 0;
+	w->close_permille = seed % 3 == 1 ? 20 : 0;
+	w->returns = two;
 	w->sim = tern_sim_new(&opts);
 	good = bring_up(w, seed, two) && run(w);
 	if (good)
