@@ -195,6 +195,43 @@ static void test_both_ends_access_each_other_at_once(const struct instance *inst
 	pane_fini(&pane);
 }
 
+/* The table of tern/window.h says where an operation ends although the owner's program does
+ * nothing: puts and gets of RDMA, and gets over shm. */
+static void test_where_the_owners_program_takes_no_part(const struct instance *instance)
+{
+	struct call get = {0}, put = {0};
+	struct tern_buf buf, there;
+	struct pane pane;
+	uint32_t caps;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	caps = tern_peer_caps(pane.meet->ends[A].peer);
+	if (caps & TERN_CAP_UNGUARDED) /* RDMA */
+		assert_true(caps & TERN_CAP_LANDS);
+	there_and_back(&pane, SLAB, LARGE); /* opens the window, and the memory of shm */
+	buf = pane_memory(&pane, A, SLAB, LARGE);
+	there = buf_part(&pane.room, EDGE, LARGE);
+	buf_fill(&there, 5);
+	pane.meet->ends[B].asleep = true;
+	if (caps & TERN_CAP_GET) {
+		assert_int_equal(call_get(&get, &pane, &buf, EDGE), 0);
+		end_well(&pane, &get);
+		assert_true(buf_holds(&buf, 5));
+	}
+	if (caps & TERN_CAP_LANDS) {
+		buf_fill(&buf, 6);
+		assert_int_equal(call_put(&put, &pane, &buf, EDGE, NULL), 0);
+		end_well(&pane, &put);
+		assert_true(buf_holds(&there, 6));
+		buf.bytes = 8; /* a small one, too */
+		buf_fill(&buf, 7);
+		assert_int_equal(call_put(&put, &pane, &buf, EDGE, NULL), 0);
+		end_well(&pane, &put);
+	}
+	pane.meet->ends[B].asleep = false;
+	pane_fini(&pane);
+}
+
 /* ---- who may do what ---- */
 
 /* Opens a window by this descriptor, and returns the status of a put of 10 bytes. */
@@ -617,6 +654,7 @@ const struct conformance_test meet_windows[] = {
 		NEEDS_NOTHING),
 	CONFORMANCE(test_a_list_has_one_end, NEEDS_NOTHING),
 	CONFORMANCE(test_both_ends_access_each_other_at_once, NEEDS_NOTHING),
+	CONFORMANCE(test_where_the_owners_program_takes_no_part, NEEDS_NOTHING),
 	CONFORMANCE(test_only_the_right_descriptor_opens_a_window, NEEDS_NOTHING),
 	CONFORMANCE(test_bounds_and_rights, NEEDS_NOTHING),
 	CONFORMANCE(test_a_read_only_memory_is_not_written, NEEDS_NOTHING),
