@@ -148,6 +148,7 @@ struct group_link {
 	bool told;         /* it knows of the failure */
 	bool stirred;      /* something came since the last tick */
 	uint64_t heard_ns; /* time of the last tick after which something had come */
+	uint64_t alive_ns; /* time of its last ALIVE */
 	uint64_t said_ns;  /* time of our last ALIVE */
 	uint64_t called, moved;
 };

@@ -7,9 +7,10 @@
  * A timer runs while there are calls. From it the deadlines follow, too, so that an
  * operation that is fast costs no timer.
  *
- * Each rank sends its note LEFT once, as its last one, and keeps its receive posted until
- * the note LEFT of the other rank comes or the peer is gone. So no note is left behind in
- * the peer's session when both have freed their groups.
+ * Each rank sends its note LEFT once, as its last one. A rank that has left itself keeps its
+ * receive posted until the note LEFT of the other rank comes or the peer is gone, so no note
+ * is left behind in the peer's session. A rank that has not left always has a receive posted
+ * for each peer: its end is how the group learns that the peer is gone and may be freed.
  */
 #include "group/group.h"
 
@@ -83,6 +84,7 @@ static void alive(struct group_link *link, const struct group_note *note)
 
 	link->called = TERN_MAX(link->called, note->called);
 	link->moved = note->moved;
+	link->alive_ns = now_ns;
 	/* It waits, and this rank may have nothing to wait for and thus no timer. */
 	if (note->ask && now_ns - link->said_ns >= g->tick_ns / 2) {
 		link->said_ns = now_ns;
@@ -160,7 +162,7 @@ static void on_note(struct tern_req *req)
 		aborted(link, note);
 	else if (note->kind == GROUP_LEFT)
 		left(link, note->called);
-	if (!link->left && listen_to(link) < 0)
+	if (!(g->freed && link->left) && listen_to(link) < 0)
 		group_fail(g, -ENOMEM, "rank %u cannot listen to rank %u", g->rank,
 			link->rank);
 	group_settle(g);
@@ -192,25 +194,30 @@ static const struct group_call *oldest(const struct tern_group *g)
 	return call;
 }
 
-static bool is_silent(const struct tern_group *g, const struct group_link *link)
+/* True if nothing has come for a while, or no keep-alive since the call: then it is not
+ * known how many operations the rank has called by now. */
+static bool is_silent(const struct group_link *link, const struct group_call *call)
 {
-	return tern_now_ns(g->env) - link->heard_ns > SILENT_TICKS * g->tick_ns;
+	const struct tern_group *g = link->group;
+
+	return link->alive_ns < call->began_ns ||
+	       tern_now_ns(g->env) - link->heard_ns > SILENT_TICKS * g->tick_ns;
 }
 
-/* True if `a` is further behind than `b` in the operation `number`: it has called fewer
- * operations, or has called as many and says nothing, or has ended fewer rounds. */
-static bool is_behind(const struct tern_group *g, const struct group_link *a,
-	const struct group_link *b, uint64_t number)
+/* True if `a` is further behind than `b`: it is silent, and has been for longer; or has
+ * called fewer operations up to this one; or has ended fewer rounds. */
+static bool is_behind(const struct group_link *a, const struct group_link *b,
+	const struct group_call *call)
 {
-	uint64_t a_called = TERN_MIN(a->called, number + 1);
-	uint64_t b_called = TERN_MIN(b->called, number + 1);
-	bool a_silent = is_silent(g, a), b_silent = is_silent(g, b);
+	uint64_t a_called = TERN_MIN(a->called, call->sig.number + 1);
+	uint64_t b_called = TERN_MIN(b->called, call->sig.number + 1);
+	bool a_silent = is_silent(a, call), b_silent = is_silent(b, call);
 
 	if (a_silent != b_silent)
 		return a_silent;
-	if (a_called != b_called)
-		return a_called < b_called;
-	return a_silent ? a->heard_ns < b->heard_ns : a->moved < b->moved;
+	if (a_silent && a->heard_ns != b->heard_ns)
+		return a->heard_ns < b->heard_ns;
+	return a_called != b_called ? a_called < b_called : a->moved < b->moved;
 }
 
 static void time_is_up(struct tern_group *g, const struct group_call *call)
@@ -221,13 +228,13 @@ static void time_is_up(struct tern_group *g, const struct group_call *call)
 	char what[72], who[GROUP_WHO_MAX];
 
 	for (uint32_t i = 0; i < g->size; i++)
-		if (i != g->rank && (!worst || is_behind(g, &g->links[i], worst, number)))
+		if (i != g->rank && (!worst || is_behind(&g->links[i], worst, call)))
 			worst = &g->links[i];
 	group_describe(&call->sig, what, sizeof(what));
 	if (!worst)
 		return;
 	group_who(g, worst->rank, who);
-	if (is_silent(g, worst))
+	if (is_silent(worst, call))
 		group_fail(g, -ETIMEDOUT,
 			"operation %llu (%s) has not ended in %.3g s: %s does not answer",
 			(unsigned long long)number, what, took_s, who);
@@ -386,6 +393,9 @@ void group_watch_leave(struct tern_group *g)
 			continue;
 		g->links[i].want_left = true;
 		say(&g->links[i]);
+		/* Nothing more will come. */
+		if (g->links[i].left && g->links[i].receiving)
+			tern_cancel(&g->links[i].recv);
 	}
 }
 

@@ -19,11 +19,12 @@
  *   of ranks. j is the rank that owns the element's block: the tensor is cut into pieces,
  *   and each piece into `size` blocks, whose owners are ranks 0, 1, ... The sum is computed
  *   in f32 and rounded once;
- * - other types, tensors of at most TERN_GROUP_SMALL_BYTES: in pairs, (x[0] + x[1]) + (x[2]
- *   + x[3]), and so on. If `size` is no power of two, the first ranks are added in pairs
- *   until the number of sums is one;
- * - other types, tensors of at most TERN_GROUP_MEDIUM_BYTES on four or more ranks
- *   (all-reduce only): in pairs, too, at first of ranks whose distance is half of the
+ * - other types, tensors of at most TERN_GROUP_SMALL_BYTES (or piece_bytes, if less): in
+ *   pairs, (x[0] + x[1]) + (x[2] + x[3]), and so on. If `size` is no power of two, as many
+ *   of the first ranks are added in pairs before that as leaves a power of two.
+ *   tern_reduce() counts the ranks from the root on, and the last ones have no pair;
+ * - other types, tensors of at most TERN_GROUP_MEDIUM_BYTES (or two pieces) on four or
+ *   more ranks (all-reduce only): in pairs, too, at first of ranks whose distance is half of the
  *   largest power of two in `size`, then a quarter of it, and so on;
  * - larger tensors: around the ring, ((x[j+1] + x[j+2]) + ...) + x[j] with the owner j;
  * - larger tensors on several hosts, at least one of which has more than one rank

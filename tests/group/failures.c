@@ -260,6 +260,31 @@ static void test_a_rank_that_leaves_does_not_disturb_what_has_ended(
 	ranks_free(ranks);
 }
 
+/* Its peers are freed as soon as they are down: see on_event() of ranks.c. */
+static void test_a_rank_that_has_left_may_end(const struct instance *instance)
+{
+	struct ranks *ranks = make(instance, 3);
+	struct turn turns[RANKS_MAX];
+
+	start_all(ranks, turns, &usual);
+	RANKS_PUMP(ranks, turns_over(turns, 3));
+	tern_group_free(ranks->of[1].group);
+	ranks->of[1].group = NULL;
+	for (unsigned t = 0; t < 20; t++)
+		ranks_turn(ranks);
+	tern_peer_close(ranks->of[1].peers[0]);
+	tern_peer_close(ranks->of[1].peers[2]);
+	RANKS_PUMP(ranks, ranks->of[0].down[1] && ranks->of[2].down[1]);
+	assert_int_equal(tern_group_status(ranks->of[0].group), 0);
+	turn_init(&turns[0], &ranks->of[0]);
+	start(&turns[0], &usual);
+	RANKS_PUMP(ranks, turns_over(turns, 3) && tern_group_status(ranks->of[2].group));
+	assert_int_equal(tern_group_status(ranks->of[0].group), -ESHUTDOWN);
+	assert_says(&ranks->of[0], "rank 1 (r1");
+	assert_says(&ranks->of[2], "rank 1 (r1");
+	ranks_free(ranks);
+}
+
 static void test_freeing_a_group_ends_its_operations(const struct instance *instance)
 {
 	struct ranks *ranks = make(instance, 3);
@@ -327,6 +352,7 @@ const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_a_rank_that_does_not_call_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(
 		test_a_rank_that_leaves_does_not_disturb_what_has_ended, NEEDS_NOTHING),
+	CONFORMANCE(test_a_rank_that_has_left_may_end, NEEDS_NOTHING),
 	CONFORMANCE(test_freeing_a_group_ends_its_operations, NEEDS_NOTHING),
 	CONFORMANCE(test_wrong_arguments_are_refused, NEEDS_NOTHING),
 	{NULL, NULL, 0},

@@ -17,8 +17,13 @@ static void on_event(
 	(void)status;
 	assert_true(rank->working);
 	for (uint32_t i = 0; i < RANKS_MAX; i++)
-		if (rank->peers[i] == peer && event == TERN_PEER_DOWN)
+		if (rank->peers[i] == peer && event == TERN_PEER_DOWN) {
 			rank->down[i] = true;
+			rank->peers[i] = NULL;
+			/* The group must not use it any more. */
+			tern_peer_free(peer);
+			return;
+		}
 }
 
 static void set_opts(struct rank *rank, char name[16], struct tern_peer_opts *opts)
