@@ -299,7 +299,7 @@ static void cut_all(struct tern_group *g)
 }
 
 /* Notes who was heard since the last tick. A rank that was stopped itself, which a late
- * tick shows, judges nobody before it has listened for two ticks. */
+ * tick shows, judges nobody before it has listened long enough to tell who is silent. */
 static void listen_back(struct tern_group *g, uint64_t now_ns, uint64_t due_ns)
 {
 	bool late = now_ns - due_ns > 2 * g->tick_ns;
@@ -312,7 +312,8 @@ static void listen_back(struct tern_group *g, uint64_t now_ns, uint64_t due_ns)
 		link->stirred = false;
 	}
 	if (late)
-		g->patient_until_ns = tern_ns_add(now_ns, 2 * g->tick_ns);
+		g->patient_until_ns =
+			tern_ns_add(now_ns, (SILENT_TICKS + 1) * g->tick_ns);
 }
 
 static void keep_alive(struct tern_group *g, uint64_t now_ns)
