@@ -36,7 +36,8 @@ MAY_INCLUDE = {
     "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
     "bench": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
     "docs": set(),
-    "tests": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "group", "plugins", "tools"},
+    "tests": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "plugins",
+              "tools"},
 }
 GENERATED = {"tern-config.h"}
 
