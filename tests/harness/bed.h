@@ -308,7 +308,7 @@ struct conformance_test {
 /*
  * Runs lists of tests (each list ends with a NULL name) with cmocka, on the instance that
  * the arguments name: PROGRAM INSTANCE [FILTER|PART/PARTS]. Returns the number of failed
- * tests; 2 if there is no such instance; 77 if this machine or this build does not have
+ * tests; 2 if there is no such instance or test; 77 if this machine or this build does not have
  * the fabric. If missing() returns a reason for a test, the test is skipped, with a line
  * that gives the reason.
  */
