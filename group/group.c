@@ -256,8 +256,10 @@ static int check_buf(const struct tern_buf *buf)
 	return tern_mem_kind(buf->mem) == TERN_MEM_HOST ? 0 : -ENOTSUP;
 }
 
-static int take(struct tern_group *g, struct tern_group_req *req,
-	struct group_signature sig, const struct tern_buf *in, const struct tern_buf *out)
+/* parts: in_bytes and out_bytes, or NULL. */
+static int take_parts(struct tern_group *g, struct tern_group_req *req,
+	struct group_signature sig, const struct tern_buf *in, const struct tern_buf *out,
+	const uint64_t *const parts[2])
 {
 	struct group_call *call = call_of(req);
 	uint64_t timeout_ns = req->timeout_ns ? req->timeout_ns : g->timeout_ns;
@@ -283,6 +285,8 @@ static int take(struct tern_group *g, struct tern_group_req *req,
 	*call = (struct group_call){.sig = sig,
 		.in = *in,
 		.out = *out,
+		.in_bytes = parts ? parts[0] : NULL,
+		.out_bytes = parts ? parts[1] : NULL,
 		.in_place = in->bytes && tern_buf_ptr(in) == tern_buf_ptr(out),
 		.began_ns = tern_now_ns(g->env)};
 	call->due_ns = tern_ns_add(call->began_ns, timeout_ns);
@@ -290,6 +294,12 @@ static int take(struct tern_group *g, struct tern_group_req *req,
 	group_watch_called(g);
 	group_step(g);
 	return 0;
+}
+
+static int take(struct tern_group *g, struct tern_group_req *req,
+	struct group_signature sig, const struct tern_buf *in, const struct tern_buf *out)
+{
+	return take_parts(g, req, sig, in, out, NULL);
 }
 
 /* The signature of an operation that reduces. */
@@ -391,6 +401,35 @@ int tern_all_to_all(struct tern_group *g, struct tern_group_req *req,
 	if (in->bytes != out->bytes || in->bytes % g->size)
 		return -EINVAL;
 	return take(g, req, moving(GROUP_ALL_TO_ALL, in->bytes, 0), in, out);
+}
+
+static bool sums_to(const struct tern_group *g, const uint64_t *parts, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < g->size; i++) {
+		if (parts[i] > bytes)
+			return false;
+		bytes -= parts[i];
+	}
+	return bytes == 0;
+}
+
+static bool overlap(const struct tern_buf *a, const struct tern_buf *b)
+{
+	const char *p = tern_buf_ptr(a), *q = tern_buf_ptr(b);
+
+	return a->bytes && b->bytes && p < q + b->bytes && q < p + a->bytes;
+}
+
+int tern_all_to_all_v(struct tern_group *g, struct tern_group_req *req,
+	const struct tern_buf *in, const uint64_t *in_bytes, const struct tern_buf *out,
+	const uint64_t *out_bytes)
+{
+	if (!sums_to(g, in_bytes, in->bytes) || !sums_to(g, out_bytes, out->bytes) ||
+		in_bytes[g->rank] != out_bytes[g->rank] ||
+		(!check_buf(in) && !check_buf(out) && overlap(in, out)))
+		return -EINVAL;
+	return take_parts(g, req, moving(GROUP_ALL_TO_ALL_V, 0, 0), in, out,
+		(const uint64_t *[]){in_bytes, out_bytes});
 }
 
 int tern_barrier(struct tern_group *g, struct tern_group_req *req)

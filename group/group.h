@@ -42,6 +42,7 @@ enum group_kind {
 	GROUP_REDUCE_SCATTER = 7,
 	GROUP_ALL_TO_ALL = 8,
 	GROUP_BARRIER = 9,
+	GROUP_ALL_TO_ALL_V = 10,
 	GROUP_KIND_COUNT
 };
 
@@ -57,6 +58,8 @@ struct group_call {
 	struct tern_list node; /* in group.waiting, op.call's slot, or group.ended */
 	struct group_signature sig;
 	struct tern_buf in, out;
+	/* ALL_TO_ALL_V: bytes of each rank's part of `in` and of `out`; else NULL. */
+	const uint64_t *in_bytes, *out_bytes;
 	/* True if `in` and `out` are the same memory. */
 	bool in_place;
 	int status; /* with which it has ended */

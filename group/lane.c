@@ -3,6 +3,7 @@
  * receive, waits for both, computes, and goes on. */
 #include "group/group.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/util.h"
@@ -73,11 +74,18 @@ static void ended(struct group_lane *lane, const struct tern_req *req, uint32_t 
 	uint64_t bytes)
 {
 	struct tern_group *g = lane->group;
+	char who[GROUP_WHO_MAX];
 
 	g->outstanding--;
 	g->links[rank].stirred = true;
 	if (g->status)
 		group_step(g);
+	else if (req->status == -EEXIST)
+		group_fail(g, -EBADMSG,
+			"operation %llu differs: the parts that %s and rank %u exchange "
+			"have different sizes there",
+			(unsigned long long)lane->op->call->sig.number,
+			group_who(g, rank, who), g->rank);
 	else if (req->status)
 		group_fail_with(g, rank, req->status);
 	else if (req->bytes != bytes)
@@ -106,10 +114,24 @@ static void on_received(struct tern_req *req)
 	ended(lane, req, r->recv_from, r->recv_bytes);
 }
 
+/* Both ends of the first exchange of a pair give it the size of the whole part as its name:
+ * requests with different names end with -EEXIST. Operations whose signature has the size
+ * need no name. */
+#define NAME_BYTES 32u
+static const char *name_of_size(
+	const struct group_lane *lane, const uint64_t *parts, uint32_t rank, char *out)
+{
+	if (!parts || lane->piece > 0)
+		return NULL;
+	snprintf(out, NAME_BYTES, "%llu bytes", (unsigned long long)parts[rank]);
+	return out;
+}
+
 static bool post_recv(struct group_lane *lane, const struct group_round *r)
 {
 	struct tern_group *g = lane->group;
 	struct tern_buf room = part(lane, r->recv, r->recv_bytes);
+	char name[NAME_BYTES];
 	int status;
 
 	if (g->links[r->recv_from].gone) {
@@ -119,7 +141,8 @@ static bool post_recv(struct group_lane *lane, const struct group_round *r)
 	lane->recv.done = on_received;
 	lane->recv.arg = lane;
 	status = tern_recv(g->links[r->recv_from].channel, &lane->recv, lane->op->key,
-		lane->piece, &room, NULL, 0);
+		lane->piece, &room,
+		name_of_size(lane, lane->op->call->out_bytes, r->recv_from, name), 0);
 	if (status < 0) {
 		group_fail_with(g, r->recv_from, status);
 		return false;
@@ -134,6 +157,7 @@ static bool post_send(struct group_lane *lane, const struct group_round *r)
 	struct tern_group *g = lane->group;
 	struct tern_tensor tensor = {.buf = part(lane, r->send, r->send_bytes),
 		.shape = tern_shape_1d(TERN_U8, r->send_bytes)};
+	char name[NAME_BYTES];
 	int status;
 
 	if (g->links[r->send_to].gone) {
@@ -143,7 +167,8 @@ static bool post_send(struct group_lane *lane, const struct group_round *r)
 	lane->send.done = on_sent;
 	lane->send.arg = lane;
 	status = tern_send(g->links[r->send_to].channel, &lane->send, lane->op->key,
-		lane->piece, &tensor, NULL, 0);
+		lane->piece, &tensor,
+		name_of_size(lane, lane->op->call->in_bytes, r->send_to, name), 0);
 	if (status < 0) {
 		group_fail_with(g, r->send_to, status);
 		return false;

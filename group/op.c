@@ -22,7 +22,8 @@ static const char *const kinds[] = {[GROUP_ALLREDUCE] = "allreduce",
 	[GROUP_ALL_GATHER] = "all-gather",
 	[GROUP_REDUCE_SCATTER] = "reduce-scatter",
 	[GROUP_ALL_TO_ALL] = "all-to-all",
-	[GROUP_BARRIER] = "barrier"};
+	[GROUP_BARRIER] = "barrier",
+	[GROUP_ALL_TO_ALL_V] = "all-to-all of unequal parts"};
 
 static const char *const operators[] = {
 	"sum", "avg", "min", "max", "product", "or", "and"};
@@ -50,7 +51,7 @@ void group_describe(const struct group_signature *sig, char *out, size_t bytes)
 
 	if (has_root(sig))
 		snprintf(root, sizeof(root), ", root %u", sig->root);
-	if (sig->kind == GROUP_BARRIER)
+	if (sig->kind == GROUP_BARRIER || sig->kind == GROUP_ALL_TO_ALL_V)
 		snprintf(out, bytes, "%s", kind);
 	else if (reduces(sig))
 		snprintf(out, bytes, "%s of %llu bytes, %s, %s%s", kind,

@@ -457,6 +457,8 @@ static uint64_t piece_span(const struct tern_group *g, const struct group_signat
 	case GROUP_ALL_TO_ALL:
 		whole = sig->bytes ? sig->bytes / g->size : 1;
 		break;
+	case GROUP_ALL_TO_ALL_V:
+		return g->piece_bytes;
 	case GROUP_BARRIER:
 	case GROUP_KIND_COUNT:
 		return 1;
@@ -469,12 +471,29 @@ static uint64_t piece_span(const struct tern_group *g, const struct group_signat
 	return tern_align_up((whole + pieces - 1) / pieces, 64);
 }
 
+/* Pieces of this rank's largest part, and at least one, in which pairs compare the sizes of
+ * their parts. Two ranks with different numbers of pieces exchange nothing in those that
+ * only one of them has. */
+static uint64_t pieces_of_unequal(
+	const struct tern_group *g, const struct group_call *call)
+{
+	uint64_t most = 1;
+
+	for (uint32_t i = 0; i < g->size; i++) {
+		most = TERN_MAX(most, call->in_bytes[i]);
+		most = TERN_MAX(most, call->out_bytes[i]);
+	}
+	return (most + g->piece_bytes - 1) / g->piece_bytes;
+}
+
 uint64_t group_plan_pieces(const struct tern_group *g, const struct group_call *call)
 {
 	uint64_t span = piece_span(g, &call->sig), bytes = call->sig.bytes;
 
 	if (call->sig.kind == GROUP_BARRIER)
 		return 1;
+	if (call->sig.kind == GROUP_ALL_TO_ALL_V)
+		return pieces_of_unequal(g, call);
 	if (call->sig.kind == GROUP_ALL_TO_ALL)
 		bytes /= g->size;
 	return (bytes + span - 1) / span;
@@ -613,6 +632,52 @@ static void plan_all_to_all(struct plan *p, const struct ring *ring)
 	}
 }
 
+/* Bytes of the part that lie in [start, start + span). */
+static uint64_t share(uint64_t part, uint64_t start, uint64_t span)
+{
+	return part > start ? TERN_MIN(part - start, span) : 0;
+}
+
+static uint64_t sum(const uint64_t *parts, uint32_t count)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		bytes += parts[i];
+	return bytes;
+}
+
+/* As plan_all_to_all(). The first piece of a pair is exchanged even if it is empty: see
+ * name_of_size() in lane.c. */
+static void plan_unequal(struct plan *p, uint64_t start)
+{
+	const uint64_t *given = p->call->in_bytes, *got = p->call->out_bytes;
+	uint32_t n = p->g->size, me = p->g->rank, other = back(0, me, n);
+	uint64_t from = sum(given, other), to = sum(got, other);
+
+	for (uint32_t k = 0; k < n; k++) {
+		uint64_t leaves = share(given[other], start, p->g->piece_bytes);
+		uint64_t comes = share(got[other], start, p->g->piece_bytes);
+
+		if (other == me) {
+			copies(p, out(to + start), in(from + start), leaves);
+		} else if (start == 0 || leaves || comes) {
+			struct group_round *r = add(p);
+
+			if (start == 0 || leaves)
+				sends(r, other, leaves ? in(from + start) : scratch(0),
+					leaves);
+			if (start == 0 || comes)
+				receives(r, other, comes ? out(to + start) : scratch(0),
+					comes);
+		}
+		from += given[other];
+		to += got[other];
+		if (++other == n)
+			other = 0, from = 0, to = 0;
+	}
+}
+
 /* After the round with distance d a rank knows that the d * 2 - 1 ranks before it have
  * called. */
 static void plan_barrier(struct plan *p)
@@ -639,6 +704,10 @@ unsigned group_plan(const struct tern_group *g, const struct group_call *call,
 	struct ring ring = {NULL, g->size, g->rank, start,
 		start < whole ? TERN_MIN(span, whole - start) : 0, 0};
 
+	if (sig->kind == GROUP_ALL_TO_ALL_V) {
+		plan_unequal(&p, start);
+		return p.count;
+	}
 	if (g->size == 1) {
 		plan_alone(&p, &ring);
 		return p.count;
@@ -676,6 +745,7 @@ unsigned group_plan(const struct tern_group *g, const struct group_call *call,
 	case GROUP_BARRIER:
 		plan_barrier(&p);
 		break;
+	case GROUP_ALL_TO_ALL_V:
 	case GROUP_KIND_COUNT:
 		break;
 	}

@@ -214,6 +214,17 @@ TERN_API int tern_reduce_scatter(struct tern_group *group, struct tern_group_req
  * the group's. */
 TERN_API int tern_all_to_all(struct tern_group *group, struct tern_group_req *req,
 	const struct tern_buf *in, const struct tern_buf *out);
+/*
+ * As tern_all_to_all(), with parts of any sizes: part r of `in` has in_bytes[r] bytes, and
+ * part r of `out` has out_bytes[r]. Parts lie one after another, without gaps. in_bytes[r]
+ * of rank q is out_bytes[q] of rank r: where they differ, the group fails with -EBADMSG.
+ * The two arrays have an entry for each rank, and stay in place until the operation has
+ * ended. -EINVAL: the sum of an array is not the size of its buffer, the arrays differ
+ * in this rank's own part, or the buffers overlap.
+ */
+TERN_API int tern_all_to_all_v(struct tern_group *group, struct tern_group_req *req,
+	const struct tern_buf *in, const uint64_t *in_bytes, const struct tern_buf *out,
+	const uint64_t *out_bytes);
 /* Ends when every rank has called it. */
 TERN_API int tern_barrier(struct tern_group *group, struct tern_group_req *req);
 

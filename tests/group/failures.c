@@ -96,6 +96,39 @@ static void check_failed(struct ranks *ranks, struct turn *turns, uint32_t but,
 	}
 }
 
+/* Rank 0 gives rank 1 another number of bytes than rank 1 awaits: few, or whole pieces more
+ * or less. */
+static void test_unequal_parts_that_differ_are_named(const struct instance *instance)
+{
+	static const uint64_t given[] = {0, 8, 64, 2048, 4096},
+			      due[] = {8, 0, 63, 4096, 1024};
+
+	for (unsigned c = 0; c < TERN_ARRAY_SIZE(given); c++) {
+		struct ranks *ranks = make(instance, 3);
+		struct turn turns[RANKS_MAX];
+		uint64_t in[3][3] = {{0, given[c], 5}}, out[3][3] = {{0}, {due[c]}, {5}};
+
+		for (uint32_t i = 0; i < 3; i++) {
+			struct rank *rank = &ranks->of[i];
+			struct tern_buf from = rank_memory(rank, in[i][1] + in[i][2]);
+			struct tern_buf to = rank_memory(rank, out[i][0]);
+
+			turn_init(&turns[i], rank);
+			assert_int_equal(tern_all_to_all_v(rank->group, &turns[i].req,
+						 &from, in[i], &to, out[i]),
+				0);
+		}
+		RANKS_PUMP(ranks, turns_over(turns, 3) && all_failed(ranks, RANKS_MAX));
+		/* The other two may have ended before: what they have is right. */
+		assert_int_equal(turns[1].req.status, -EBADMSG);
+		for (uint32_t i = 0; i < 3; i++) {
+			assert_int_equal(tern_group_status(ranks->of[i].group), -EBADMSG);
+			assert_says(&ranks->of[i], "have different sizes there");
+		}
+		ranks_free(ranks);
+	}
+}
+
 /* Rank 1 calls something else. */
 static void differ(
 	const struct instance *instance, const struct call *call, const char *text)
@@ -347,6 +380,7 @@ static void test_wrong_arguments_are_refused(const struct instance *instance)
 const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_calls_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
 	CONFORMANCE(test_roots_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
+	CONFORMANCE(test_unequal_parts_that_differ_are_named, NEEDS_NOTHING),
 	CONFORMANCE(test_a_lost_rank_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_stalled_rank_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_does_not_call_is_named_by_all, NEEDS_NOTHING),

@@ -298,6 +298,75 @@ static void test_moves_of_every_size_root_and_place(const struct instance *insta
 	with_every_size(instance, NULL, moves);
 }
 
+/* Sizes of the parts that each rank gives to each other one: none, some bytes, or several
+ * pieces. */
+static uint64_t unequal_part(uint64_t seed, uint32_t from, uint32_t to)
+{
+	uint64_t x = tern_mix64(seed * 64 + from * 8 + to);
+
+	return x % 3 == 0 ? 0 : x / 3 % (x % 3 == 1 ? 50 : 5000);
+}
+
+static unsigned char unequal_byte(uint32_t from, uint32_t to, uint64_t i)
+{
+	return (unsigned char)tern_mix64((uint64_t)(from * 8 + to) << 32 | i);
+}
+
+static void check_unequal(
+	const struct tern_buf *out, const uint64_t *sizes_in, uint32_t count, uint32_t to)
+{
+	const unsigned char *got = tern_buf_ptr(out);
+
+	for (uint32_t from = 0; from < count; from++)
+		for (uint64_t i = 0; i < sizes_in[from]; i++)
+			assert_int_equal(*got++, unequal_byte(from, to, i));
+}
+
+static void unequal_parts(struct ranks *ranks)
+{
+	uint32_t n = ranks->count;
+
+	for (uint64_t seed = 0; seed < 20; seed++) {
+		uint64_t given[RANKS_MAX][RANKS_MAX], got[RANKS_MAX][RANKS_MAX];
+		struct tern_buf in[RANKS_MAX], out[RANKS_MAX];
+		struct turn turns[RANKS_MAX];
+
+		for (uint32_t i = 0; i < n; i++) {
+			uint64_t leaves = 0, comes = 0;
+			unsigned char *at;
+
+			for (uint32_t k = 0; k < n; k++) {
+				leaves += given[i][k] = unequal_part(seed, i, k);
+				comes += got[i][k] = unequal_part(seed, k, i);
+			}
+			in[i] = rank_memory(&ranks->of[i], leaves);
+			out[i] = rank_memory(&ranks->of[i], comes);
+			at = tern_buf_ptr(&in[i]);
+			for (uint32_t k = 0; k < n; k++)
+				for (uint64_t b = 0; b < given[i][k]; b++)
+					*at++ = unequal_byte(i, k, b);
+		}
+		for (uint32_t i = 0; i < n; i++) {
+			turn_init(&turns[i], &ranks->of[i]);
+			assert_int_equal(
+				tern_all_to_all_v(ranks->of[i].group, &turns[i].req,
+					&in[i], given[i], &out[i], got[i]),
+				0);
+		}
+		RANKS_PUMP(ranks, turns_over(turns, n));
+		for (uint32_t i = 0; i < n; i++) {
+			assert_int_equal(turns[i].req.status, 0);
+			check_unequal(&out[i], got[i], n, i);
+		}
+	}
+	free_memory(ranks);
+}
+
+static void test_all_to_all_of_unequal_parts(const struct instance *instance)
+{
+	with_every_size(instance, NULL, unequal_parts);
+}
+
 /* Every rank must have the same bytes even where the order of additions decides them, and
  * for two ranks they are those of a + b. */
 static void random_sums(struct ranks *ranks)
@@ -447,6 +516,7 @@ const struct conformance_test group_results[] = {
 	CONFORMANCE(test_reduce_of_every_type_operator_and_size, NEEDS_NOTHING),
 	CONFORMANCE(test_reduce_scatter_of_every_type_operator_and_size, NEEDS_NOTHING),
 	CONFORMANCE(test_moves_of_every_size_root_and_place, NEEDS_NOTHING),
+	CONFORMANCE(test_all_to_all_of_unequal_parts, NEEDS_NOTHING),
 	CONFORMANCE(test_every_rank_gets_the_same_bytes, NEEDS_NOTHING),
 	CONFORMANCE(test_many_operations_are_under_way, NEEDS_NOTHING),
 	CONFORMANCE(test_barrier_waits_for_all, NEEDS_NOTHING),

@@ -35,7 +35,15 @@
 #define LIMIT_NS (60 * TERN_NS_PER_S)
 
 enum trouble { CUTS, KILL, STALL, MUTE, TROUBLE_COUNT };
-enum kind { ALLREDUCE, BROADCAST, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, KIND_COUNT };
+enum kind {
+	ALLREDUCE,
+	BROADCAST,
+	REDUCE_SCATTER,
+	ALL_TO_ALL,
+	UNEQUAL, /* an all-to-all whose parts have at most the job's size */
+	BARRIER,
+	KIND_COUNT
+};
 
 struct world;
 
@@ -53,6 +61,7 @@ struct place {
 	uint64_t called_ns;
 	int32_t in[BYTES_MAX / 4], out[BYTES_MAX / 4];
 	struct tern_buf in_buf, out_buf;
+	uint64_t in_bytes[RANKS_MAX], out_bytes[RANKS_MAX]; /* UNEQUAL */
 };
 
 struct rank {
@@ -88,7 +97,50 @@ static int32_t given(const struct place *p, uint32_t rank, uint32_t i)
 
 static uint32_t parts(const struct world *w, const struct job *job)
 {
-	return job->kind == REDUCE_SCATTER || job->kind == ALL_TO_ALL ? w->count : 1;
+	return job->kind == REDUCE_SCATTER || job->kind == ALL_TO_ALL ||
+			       job->kind == UNEQUAL
+		       ? w->count
+		       : 1;
+}
+
+/* Elements that the rank `from` gives to the rank `to`: none, half of a part or a part. */
+static uint32_t unequal(const struct place *p, uint32_t from, uint32_t to)
+{
+	const struct job *job = &p->rank->world->jobs[p->job];
+
+	return job->part * ((p->job + 5 * from + 3 * to) % 3) / 2;
+}
+
+static int32_t unequal_given(
+	const struct place *p, uint32_t from, uint32_t to, uint32_t i)
+{
+	return given(p, from, to * BYTES_MAX + i);
+}
+
+/* Writes `in`, and the sizes of all parts. */
+static void fill_unequal(struct place *p)
+{
+	uint32_t n = p->rank->world->count, me = p->rank->number, at = 0;
+
+	p->in_buf.bytes = p->out_buf.bytes = 0;
+	for (uint32_t r = 0; r < n; r++) {
+		for (uint32_t i = 0; i < unequal(p, me, r); i++)
+			p->in[at++] = unequal_given(p, me, r, i);
+		p->in_bytes[r] = 4ull * unequal(p, me, r);
+		p->out_bytes[r] = 4ull * unequal(p, r, me);
+		p->in_buf.bytes += p->in_bytes[r];
+		p->out_buf.bytes += p->out_bytes[r];
+	}
+}
+
+static void check_unequal(const struct place *p)
+{
+	uint32_t me = p->rank->number, at = 0;
+
+	for (uint32_t r = 0; r < p->rank->world->count; r++)
+		for (uint32_t i = 0; i < unequal(p, r, me); i++)
+			if (p->out[at++] != unequal_given(p, r, me, i))
+				p->rank->world->wrong = "unequal parts are wrong";
 }
 
 static int32_t summed(const struct place *p, uint32_t i)
@@ -113,6 +165,7 @@ static int32_t expected(const struct place *p, const struct job *job, uint32_t i
 		return given(p, job->root, i);
 	case ALL_TO_ALL:
 		return given(p, i / job->part, me * job->part + i % job->part);
+	case UNEQUAL:
 	case BARRIER:
 	case KIND_COUNT:
 		break;
@@ -127,6 +180,8 @@ static void check(struct place *p)
 	const int32_t *out = job->kind == BROADCAST ? p->in : p->out;
 	uint32_t count = job->part * (job->kind == ALL_TO_ALL ? w->count : 1);
 
+	if (job->kind == UNEQUAL)
+		return check_unequal(p);
 	for (uint32_t i = 0; job->kind != BARRIER && i < count; i++)
 		if (out[i] != expected(p, job, i))
 			w->wrong = "an operation has a wrong result";
@@ -178,6 +233,10 @@ static int call(struct place *p)
 			g, &p->req, TERN_I32, TERN_REDUCE_SUM, &p->in_buf, &p->out_buf);
 	case ALL_TO_ALL:
 		return tern_all_to_all(g, &p->req, &p->in_buf, &p->out_buf);
+	case UNEQUAL:
+		fill_unequal(p);
+		return tern_all_to_all_v(
+			g, &p->req, &p->in_buf, p->in_bytes, &p->out_buf, p->out_bytes);
 	case BARRIER:
 	case KIND_COUNT:
 		break;
