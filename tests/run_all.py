@@ -46,7 +46,7 @@ CONFIGURATIONS = [
     # A context belongs to one thread. Programs with one thread in all are left out (unit tests with
     # more are suite threads); ports share devices between threads, so the fabrics' own tests are run.
     ("tsan", "gcc", ["-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"],
-     ["unit", "sim", "rendezvous", "e2e", "install", "once", "tidy"], 900, 6),
+     ["unit", "sim", "rendezvous", "group", "e2e", "install", "once", "tidy"], 900, 6),
 ]
 
 # The builds that the other parts use.
