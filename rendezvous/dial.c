@@ -166,6 +166,7 @@ static void back_off(struct tern_peer *peer)
 
 void tern_dial_failed(struct tern_peer *peer, int status)
 {
+	int *failure = &peer->dial.failures[peer->dial.candidate];
 	int attempt = status;
 
 	/* Report why the session was lost, which is more useful than the failure of this
@@ -180,10 +181,11 @@ void tern_dial_failed(struct tern_peer *peer, int status)
 		peer->dial.give_up_ns = TERN_MIN(peer->dial.give_up_ns,
 			tern_ns_add(tern_peer_now_ns(peer),
 				peer->rdv->ctx->opts.reconnect_ns));
-	/* If this attempt has timed out, report the failure of an earlier attempt, which
-	 * is more specific. */
-	if (status == -ETIMEDOUT && peer->cause)
-		status = peer->cause;
+	/* If this attempt has timed out, report the failure of an earlier attempt at this
+	 * address, which is more specific. */
+	if (peer->state == TERN_PEER_STATE_START && status == -ETIMEDOUT && *failure)
+		status = *failure;
+	*failure = status;
 	peer->cause = status;
 	/* -ESTALE: the other end does not have the session that this end has asked for:
 	 * it was begun at another address, or the other end gave it up. Ask for a new

@@ -92,6 +92,8 @@ struct tern_dial {
 	unsigned candidate, home;
 	unsigned tried;   /* consecutive addresses tried without success */
 	unsigned refused; /* bit set of the addresses that refused the first connection */
+	/* For each address, the status of the last attempt there; 0: none has failed. */
+	int failures[TERN_CANDIDATES_MAX];
 
 	/* lost_acked and lost_rx_seq: values of stream.acked and stream.rx_seq when the
 	 * last link was lost. fruitless: number of consecutive links that came up and

@@ -356,6 +356,34 @@ static void dials(const char *address)
 	_exit(p.up ? fabric_of(p.dialled) : 6);
 }
 
+/* ---- a port that says nothing ---- */
+
+/* No shared memory has the name, which is refused at once. What the port did is what the
+ * dialler is told. */
+static void test_a_port_that_says_nothing_has_timed_out(void **state)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET};
+	socklen_t bytes = sizeof(address);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct pair p;
+	char text[64];
+
+	(void)state;
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(listen(fd, 16), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+	pair_init(&p, NULL, NULL);
+	tern_context_free(p.a);
+	p.a = new_context(p.domain, NULL, 200 * TERN_NS_PER_MS);
+	snprintf(text, sizeof(text), "auto://127.0.0.1:%u", ntohs(address.sin_port));
+	dial(&p, text);
+	PAIR_UNTIL(&p, NOBODY, p.up || p.down);
+	assert_int_equal(p.down_status, -ETIMEDOUT);
+	pair_fini(&p);
+	close(fd);
+}
+
 /* ---- names ---- */
 
 static void test_a_name_of_this_host_means_shared_memory(void **state)
@@ -449,6 +477,7 @@ int main(void)
 		cmocka_unit_test(test_a_listener_whose_name_is_taken_serves_over_tcp),
 		cmocka_unit_test(test_a_wrong_secret_is_refused_over_every_fabric),
 		cmocka_unit_test(test_the_right_secret_goes_over_shared_memory),
+		cmocka_unit_test(test_a_port_that_says_nothing_has_timed_out),
 		cmocka_unit_test(test_a_name_of_this_host_means_shared_memory),
 		cmocka_unit_test(test_a_name_that_no_host_has_is_final),
 		cmocka_unit_test(test_another_user_listens),
