@@ -149,6 +149,13 @@ void group_fail_with(struct tern_group *g, uint32_t rank, int status)
 			tern_status_text(status));
 }
 
+static void stop_timer(struct tern_group *g)
+{
+	if (g->ticking)
+		tern_timer_clear(g->ctx, &g->tick);
+	g->ticking = false;
+}
+
 /* Ends all calls of a failed group, when nothing accesses their memory any more. */
 static void drain(struct tern_group *g)
 {
@@ -169,9 +176,7 @@ static void drain(struct tern_group *g)
 		tern_list_remove(&call->node);
 		group_end_call(g, call, g->status);
 	}
-	if (g->ticking && !g->ctx->ending)
-		tern_timer_clear(g->ctx, &g->tick);
-	g->ticking = false;
+	stop_timer(g);
 }
 
 /* ---- progress ---- */
@@ -602,9 +607,9 @@ void tern_group_free(struct tern_group *g)
 		return;
 	if (g->op_count || !tern_list_empty(&g->waiting))
 		group_fail(g, -ECANCELED, "rank %u has left the group", g->rank);
-	if (g->ticking)
-		tern_timer_clear(g->ctx, &g->tick);
-	g->ticking = false;
+	/* While requests are under way, the timer cuts ranks that do not answer. */
+	if (!g->outstanding)
+		stop_timer(g);
 	g->freed = true;
 	group_watch_leave(g);
 	group_settle(g);

@@ -130,9 +130,10 @@ static inline int tern_group_new(struct tern_context *ctx,
 
 /*
  * Leaves the group. Operations under way end with -ECANCELED in a later tern_progress(),
- * and fail at the other ranks. Other ranks that still have operations in which this rank
- * has done its part may end them. The group's memory is freed when all other ranks have
- * left, too, or their peers are gone. Call it before tern_context_free(). NULL is allowed.
+ * and fail at the other ranks. If a rank does not let go of their memory, its connection is
+ * cut, as after any failure. Other ranks that still have operations in which this rank has
+ * done its part may end them. The group's memory is freed when all other ranks have left,
+ * too, or their peers are gone. Call it before tern_context_free(). NULL is allowed.
  */
 TERN_API void tern_group_free(struct tern_group *group);
 

@@ -339,6 +339,37 @@ static void test_freeing_a_group_ends_its_operations(const struct instance *inst
 	ranks_free(ranks);
 }
 
+/* Rank 1 stands still and does not let go of the memory of large pieces, when rank 0 leaves
+ * the group: before its deadline, or just after it. */
+static void test_freeing_a_group_ends_operations_with_a_stalled_rank(
+	const struct instance *instance)
+{
+	for (unsigned c = 0; c < 2; c++) {
+		struct ranks *ranks = ranks_new(instance, 2);
+		struct tern_group_opts opts = ranks_opts();
+		struct turn turns[RANKS_MAX];
+		struct call call = usual;
+
+		opts.timeout_ns = LIMIT_NS;
+		opts.piece_bytes = 1u << 20;
+		ranks_group(ranks, &opts);
+		call.bytes = 8u << 20;
+		start_all(ranks, turns, &call);
+		ranks->of[1].asleep = true;
+		ranks_turn(ranks);
+		if (c)
+			RANKS_PUMP(ranks, tern_group_status(ranks->of[0].group));
+		assert_int_equal(turns[0].done_count, 0);
+		tern_group_free(ranks->of[0].group);
+		ranks->of[0].group = NULL;
+		RANKS_PUMP(ranks, turns_over(turns, 2));
+		assert_int_equal(turns[0].req.status, c ? -ETIMEDOUT : -ECANCELED);
+		ranks->of[1].asleep = false;
+		RANKS_PUMP(ranks, turns_over(turns, 2));
+		ranks_free(ranks);
+	}
+}
+
 static void test_wrong_arguments_are_refused(const struct instance *instance)
 {
 	struct ranks *ranks = make(instance, 2);
@@ -388,6 +419,8 @@ const struct conformance_test group_failures[] = {
 		test_a_rank_that_leaves_does_not_disturb_what_has_ended, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_has_left_may_end, NEEDS_NOTHING),
 	CONFORMANCE(test_freeing_a_group_ends_its_operations, NEEDS_NOTHING),
+	CONFORMANCE(
+		test_freeing_a_group_ends_operations_with_a_stalled_rank, NEEDS_NOTHING),
 	CONFORMANCE(test_wrong_arguments_are_refused, NEEDS_NOTHING),
 	{NULL, NULL, 0},
 };
