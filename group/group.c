@@ -23,8 +23,6 @@
 #define PIECE_UNIT   128u /* so that half a piece has whole elements and cache lines */
 #define LANES        8u
 #define LANES_MAX    64u
-#define TICK_MIN_NS  (10 * TERN_NS_PER_MS)
-#define TICK_MAX_NS  TERN_NS_PER_S
 #define BUFFER_BYTES 256u /* of a note or a signature */
 
 _Static_assert(sizeof(struct group_call) <= sizeof(((struct tern_group_req *)0)->priv),
@@ -296,7 +294,7 @@ static int take_parts(struct tern_group *g, struct tern_group_req *req,
 		.began_ns = tern_now_ns(g->env)};
 	call->due_ns = tern_ns_add(call->began_ns, timeout_ns);
 	tern_list_push(&g->waiting, &call->node);
-	group_watch_called(g);
+	group_watch_called(g, call);
 	group_step(g);
 	return 0;
 }
@@ -577,7 +575,6 @@ int tern_group_new_sized(struct tern_context *ctx, const struct tern_group_opts 
 	g->rank = o.rank;
 	g->size = o.size;
 	g->timeout_ns = o.timeout_ns ? o.timeout_ns : TIMEOUT_NS;
-	g->tick_ns = TERN_MAX(TICK_MIN_NS, TERN_MIN(TICK_MAX_NS, g->timeout_ns / 8));
 	g->piece_bytes = o.piece_bytes ? o.piece_bytes : PIECE_BYTES;
 	g->lane_count = o.lanes ? o.lanes : LANES;
 	tern_list_init(&g->waiting);

@@ -129,7 +129,9 @@ struct group_note {
 	int32_t status;
 	uint64_t called; /* operations that the sender has called */
 	uint64_t moved;  /* rounds that the sender has ended */
-	uint32_t ask;    /* ALIVE: the sender waits for an operation */
+	/* ALIVE: the sender waits for an operation, and wants an answer so often; 0: it
+	 * waits for nothing. */
+	uint32_t ask_ms;
 	char text[GROUP_TEXT_MAX];
 	uint32_t reserved;
 };
@@ -235,7 +237,7 @@ unsigned group_plan(const struct tern_group *g, const struct group_call *call,
 /* Posts the first receives of notes. */
 int group_watch_start(struct tern_group *g);
 /* A call was made: its deadline is looked after. */
-void group_watch_called(struct tern_group *g);
+void group_watch_called(struct tern_group *g, const struct group_call *call);
 /* Tells all ranks of the failure, and sees to it that all requests end. */
 void group_watch_failed(struct tern_group *g);
 /* Tells all ranks that this one leaves. */

@@ -23,7 +23,9 @@
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
 
-#define NOTE_KEY 1u
+#define NOTE_KEY    1u
+#define TICK_MIN_NS (10 * TERN_NS_PER_MS)
+#define TICK_MAX_NS TERN_NS_PER_S
 /* A rank from which nothing has come for so many ticks is silent. */
 #define SILENT_TICKS 3u
 
@@ -53,7 +55,8 @@ static void say(struct group_link *link)
 		link->want_left = false;
 	} else {
 		note->kind = GROUP_ALIVE;
-		note->ask = g->op_count > 0;
+		if (g->op_count > 0)
+			note->ask_ms = (uint32_t)(g->tick_ns / TERN_NS_PER_MS);
 	}
 	link->want_alive = false;
 	link->send.done = on_said;
@@ -85,8 +88,10 @@ static void alive(struct group_link *link, const struct group_note *note)
 	link->called = TERN_MAX(link->called, note->called);
 	link->moved = note->moved;
 	link->alive_ns = now_ns;
-	/* It waits, and this rank may have nothing to wait for and thus no timer. */
-	if (note->ask && now_ns - link->said_ns >= g->tick_ns / 2) {
+	/* It waits, and this rank may have nothing to wait for and thus no timer, or one
+	 * that is slower. */
+	if (note->ask_ms && !g->freed &&
+		now_ns - link->said_ns >= note->ask_ms * TERN_NS_PER_MS / 2) {
 		link->said_ns = now_ns;
 		link->want_alive = true;
 		say(link);
@@ -170,17 +175,27 @@ static void on_note(struct tern_req *req)
 
 /* ---- time ---- */
 
-static uint64_t earliest(const struct tern_group *g)
+/* The next deadline, and the shortest time limit, of the calls that have not ended. */
+struct limits {
+	uint64_t due_ns, limit_ns;
+};
+
+static void consider(struct limits *limits, const struct group_call *call)
 {
-	uint64_t due_ns = TERN_NEVER;
+	limits->due_ns = TERN_MIN(limits->due_ns, call->due_ns);
+	limits->limit_ns = TERN_MIN(limits->limit_ns, call->due_ns - call->began_ns);
+}
+
+static struct limits limits_of(const struct tern_group *g)
+{
+	struct limits limits = {TERN_NEVER, TERN_NEVER};
 
 	for (unsigned i = 0; i < GROUP_OPS; i++)
 		if (g->ops[i].call)
-			due_ns = TERN_MIN(due_ns, g->ops[i].call->due_ns);
+			consider(&limits, g->ops[i].call);
 	tern_list_for_each (n, &g->waiting)
-		due_ns = TERN_MIN(
-			due_ns, tern_list_entry(n, struct group_call, node)->due_ns);
-	return due_ns;
+		consider(&limits, tern_list_entry(n, struct group_call, node));
+	return limits;
 }
 
 static const struct group_call *oldest(const struct tern_group *g)
@@ -205,7 +220,8 @@ static bool is_silent(const struct group_link *link, const struct group_call *ca
 }
 
 /* True if `a` is further behind than `b`: it is silent, and has been for longer; or has
- * called fewer operations up to this one; or has ended fewer rounds. */
+ * called fewer operations up to this one; or has ended fewer rounds. A rank that has left
+ * did its part before. */
 static bool is_behind(const struct group_link *a, const struct group_link *b,
 	const struct group_call *call)
 {
@@ -213,6 +229,8 @@ static bool is_behind(const struct group_link *a, const struct group_link *b,
 	uint64_t b_called = TERN_MIN(b->called, call->sig.number + 1);
 	bool a_silent = is_silent(a, call), b_silent = is_silent(b, call);
 
+	if (a->left != b->left)
+		return b->left;
 	if (a_silent != b_silent)
 		return a_silent;
 	if (a_silent && a->heard_ns != b->heard_ns)
@@ -259,14 +277,20 @@ static void set_timer(struct tern_group *g, uint64_t due_ns)
 		group_fail(g, -ENOMEM, "rank %u has no memory for a timer", g->rank);
 }
 
+static uint64_t tick_of(uint64_t limit_ns)
+{
+	return TERN_MAX(TICK_MIN_NS, TERN_MIN(TICK_MAX_NS, limit_ns / 8));
+}
+
 /* Sets the timer to the next tick, or to the next deadline, if that is sooner. */
 static void set_tick(struct tern_group *g, uint64_t now_ns)
 {
-	uint64_t tick_ns = tern_ns_add(now_ns, g->tick_ns), due_ns = earliest(g);
+	struct limits limits = limits_of(g);
+	uint64_t due_ns = TERN_MAX(limits.due_ns, g->patient_until_ns);
 
-	due_ns = TERN_MAX(due_ns, g->patient_until_ns);
+	g->tick_ns = tick_of(limits.limit_ns);
 	due_ns = TERN_MAX(due_ns, now_ns + 1);
-	set_timer(g, TERN_MIN(tick_ns, due_ns));
+	set_timer(g, TERN_MIN(tern_ns_add(now_ns, g->tick_ns), due_ns));
 }
 
 /* A connection to a rank that does not let go of memory is cut. */
@@ -347,7 +371,7 @@ static void on_tick(struct tern_timer *timer)
 	if (!call)
 		return;
 	listen_back(g, now_ns, due_ns);
-	if (earliest(g) <= now_ns && now_ns >= g->patient_until_ns) {
+	if (limits_of(g).due_ns <= now_ns && now_ns >= g->patient_until_ns) {
 		time_is_up(g, call);
 		return;
 	}
@@ -355,13 +379,18 @@ static void on_tick(struct tern_timer *timer)
 	set_tick(g, now_ns);
 }
 
-void group_watch_called(struct tern_group *g)
+void group_watch_called(struct tern_group *g, const struct group_call *call)
 {
-	uint64_t now_ns;
+	uint64_t now_ns = call->began_ns;
 
-	if (g->size == 1 || g->ticking)
+	if (g->size == 1)
 		return;
-	now_ns = tern_now_ns(g->env);
+	if (g->ticking) {
+		if (call->due_ns < g->tick.due_ns ||
+			tick_of(call->due_ns - now_ns) < g->tick_ns)
+			set_tick(g, now_ns);
+		return;
+	}
 	for (uint32_t i = 0; i < g->size; i++)
 		g->links[i].heard_ns = now_ns;
 	g->tick.fire = on_tick;

@@ -51,7 +51,7 @@
  * The rank that notices a failure tells all others. Then each rank cancels what is under
  * way; if that does not end soon, because a rank does not answer, the connection to that
  * rank is cut: its peer goes DOWN. So done() of every operation runs, at the latest a
- * quarter of the time limit (at most one second) after its deadline. (A process that was
+ * quarter of the group's limit (at most one second) after its deadline. (A process that was
  * stopped for a while itself first listens for half of the limit, at most four seconds, so
  * that it blames no other rank for its own pause.)
  *

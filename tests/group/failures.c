@@ -271,6 +271,56 @@ static void test_a_rank_that_does_not_call_is_named_by_all(
 	ranks_free(ranks);
 }
 
+/* Rank 0 has done its part in the operation that rank 1 does not call, has left the group
+ * and is gone. Rank 2 must not blame it. */
+static void test_a_rank_that_has_left_is_not_blamed(const struct instance *instance)
+{
+	static const struct call call = {.kind = BROADCAST, .bytes = 64};
+	struct ranks *ranks = make(instance, 3);
+	struct turn turns[RANKS_MAX];
+
+	for (uint32_t i = 0; i < 3; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		if (i != 1)
+			assert_int_equal(start(&turns[i], &call), 0);
+	}
+	RANKS_PUMP(ranks, turns[0].done_count);
+	assert_int_equal(turns[0].req.status, 0);
+	tern_group_free(ranks->of[0].group);
+	ranks->of[0].group = NULL;
+	tern_peer_close(ranks->of[0].peers[2]);
+	RANKS_PUMP(ranks, ranks->of[2].down[0]);
+	RANKS_PUMP(ranks, turns[2].done_count);
+	assert_int_equal(turns[2].req.status, -ETIMEDOUT);
+	assert_says(&ranks->of[2], "rank 1 (r1");
+	assert_says(&ranks->of[2], "has called only 0 operations");
+	ranks_free(ranks);
+}
+
+/* The limit of the operation is shorter than the interval of keep-alives that the limit of
+ * the group gives. */
+static void test_a_short_limit_blames_the_right_rank(const struct instance *instance)
+{
+	struct ranks *ranks = ranks_new(instance, COUNT);
+	struct tern_group_opts opts = ranks_opts();
+	struct turn turns[RANKS_MAX];
+
+	ranks_group(ranks, &opts);
+	start_all(ranks, turns, &usual);
+	RANKS_PUMP(ranks, turns_over(turns, COUNT));
+	for (uint32_t i = 0; i < COUNT; i++) {
+		turn_init(&turns[i], &ranks->of[i]);
+		turns[i].req.timeout_ns = LIMIT_NS;
+		if (i != 2)
+			assert_int_equal(start(&turns[i], &usual), 0);
+	}
+	turns[2].done_count = 1;
+	RANKS_PUMP(ranks, turns_over(turns, COUNT) && all_failed(ranks, RANKS_MAX));
+	check_failed(ranks, turns, 2, -ETIMEDOUT, "rank 2 (r2");
+	assert_says(&ranks->of[0], "has called only 1 operations");
+	ranks_free(ranks);
+}
+
 static void test_a_rank_that_leaves_does_not_disturb_what_has_ended(
 	const struct instance *instance)
 {
@@ -415,6 +465,8 @@ const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_a_lost_rank_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_stalled_rank_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_does_not_call_is_named_by_all, NEEDS_NOTHING),
+	CONFORMANCE(test_a_rank_that_has_left_is_not_blamed, NEEDS_NOTHING),
+	CONFORMANCE(test_a_short_limit_blames_the_right_rank, NEEDS_NOTHING),
 	CONFORMANCE(
 		test_a_rank_that_leaves_does_not_disturb_what_has_ended, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_has_left_may_end, NEEDS_NOTHING),
