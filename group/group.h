@@ -187,6 +187,7 @@ struct tern_group {
 	int status;                /* of the failure */
 	bool freed, in_step, in_finish;
 	bool ticking;
+	bool late;       /* the last tick was */
 	uint64_t cut_ns; /* after a failure: when what has not ended is cut */
 	char text[GROUP_TEXT_MAX];
 };

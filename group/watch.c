@@ -323,19 +323,22 @@ static void cut_all(struct tern_group *g)
 }
 
 /* Notes who was heard since the last tick. A rank that was stopped itself, which a late
- * tick shows, judges nobody before it has listened long enough to tell who is silent. */
+ * tick shows, judges nobody before it has listened long enough to tell who is silent. If
+ * the next ticks are late, too, the program polls rarely, and is not waited for. */
 static void listen_back(struct tern_group *g, uint64_t now_ns, uint64_t due_ns)
 {
 	bool late = now_ns - due_ns > 2 * g->tick_ns;
+	bool stopped = late && !g->late;
 
+	g->late = late;
 	for (uint32_t i = 0; i < g->size; i++) {
 		struct group_link *link = &g->links[i];
 
-		if (link->stirred || late)
+		if (link->stirred || stopped)
 			link->heard_ns = now_ns;
 		link->stirred = false;
 	}
-	if (late)
+	if (stopped)
 		g->patient_until_ns =
 			tern_ns_add(now_ns, (SILENT_TICKS + 1) * g->tick_ns);
 }
@@ -393,6 +396,7 @@ void group_watch_called(struct tern_group *g, const struct group_call *call)
 	}
 	for (uint32_t i = 0; i < g->size; i++)
 		g->links[i].heard_ns = now_ns;
+	g->late = false;
 	g->tick.fire = on_tick;
 	set_tick(g, now_ns);
 }

@@ -5,6 +5,7 @@
 #include "tests/group/ranks.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -321,6 +322,29 @@ static void test_a_short_limit_blames_the_right_rank(const struct instance *inst
 	ranks_free(ranks);
 }
 
+/* Rank 0 polls less often than a keep-alive is due. It is no process that was stopped, and
+ * must end its operation, too. */
+static void test_a_rank_that_polls_rarely_keeps_its_deadline(
+	const struct instance *instance)
+{
+	struct ranks *ranks = ranks_new(instance, 2);
+	struct tern_group_opts opts = ranks_opts();
+	struct turn turn;
+
+	opts.timeout_ns = 80 * TERN_NS_PER_MS;
+	ranks_group(ranks, &opts);
+	turn_init(&turn, &ranks->of[0]);
+	assert_int_equal(start(&turn, &usual), 0);
+	for (unsigned t = 0; t < 40 && !turn.done_count; t++) {
+		usleep(50000);
+		ranks_turn(ranks);
+	}
+	assert_int_equal(turn.done_count, 1);
+	assert_int_equal(turn.req.status, -ETIMEDOUT);
+	assert_says(&ranks->of[0], "rank 1 (r1");
+	ranks_free(ranks);
+}
+
 static void test_a_rank_that_leaves_does_not_disturb_what_has_ended(
 	const struct instance *instance)
 {
@@ -467,6 +491,7 @@ const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_a_rank_that_does_not_call_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_has_left_is_not_blamed, NEEDS_NOTHING),
 	CONFORMANCE(test_a_short_limit_blames_the_right_rank, NEEDS_NOTHING),
+	CONFORMANCE(test_a_rank_that_polls_rarely_keeps_its_deadline, NEEDS_NOTHING),
 	CONFORMANCE(
 		test_a_rank_that_leaves_does_not_disturb_what_has_ended, NEEDS_NOTHING),
 	CONFORMANCE(test_a_rank_that_has_left_may_end, NEEDS_NOTHING),
