@@ -102,7 +102,9 @@ static void aborted(struct group_link *link, const struct group_note *note)
 {
 	struct tern_group *g = link->group;
 	char text[GROUP_TEXT_MAX];
-	int status = note->status < 0 && note->status > -4096 ? note->status : -EPROTO;
+	bool possible =
+		note->status < 0 && note->status > -4096 && note->status != -EINPROGRESS;
+	int status = possible ? note->status : -EPROTO;
 
 	link->told = true;
 	tern_escape(text, sizeof(text), note->text, strnlen(note->text, GROUP_TEXT_MAX));
@@ -138,6 +140,26 @@ static int listen_to(struct group_link *link)
 	return 0;
 }
 
+/* True if no note can come any more. Otherwise the rank has sent one that cannot be
+ * received, and is still connected. */
+static bool is_over(const struct group_link *link, int status)
+{
+	return status == -ESHUTDOWN || link->peer->state == TERN_PEER_STATE_DOWN ||
+	       (link->group->freed && link->left);
+}
+
+static void gone(struct group_link *link, int status)
+{
+	struct tern_group *g = link->group;
+
+	snprintf(link->name, sizeof(link->name), "%s", tern_peer_name(link->peer));
+	link->gone = true;
+	if (!link->left && (status != -ESHUTDOWN || g->op_count > 0))
+		group_fail_with(g, link->rank, status);
+	else if (!link->left)
+		left(link, g->called);
+}
+
 static void on_note(struct tern_req *req)
 {
 	struct group_link *link = req->arg;
@@ -147,18 +169,14 @@ static void on_note(struct tern_req *req)
 	link->receiving = false;
 	link->stirred = true;
 	g->notes--;
-	if (req->status) {
-		snprintf(
-			link->name, sizeof(link->name), "%s", tern_peer_name(link->peer));
-		link->gone = true;
-		if (!link->left && (req->status != -ESHUTDOWN || g->op_count > 0))
-			group_fail_with(g, link->rank, req->status);
-		else if (!link->left)
-			left(link, g->called);
+	if (req->status && is_over(link, req->status)) {
+		gone(link, req->status);
 		group_settle(g);
 		return;
 	}
-	if (req->bytes != sizeof(*note))
+	if (req->status)
+		group_fail_with(g, link->rank, req->status);
+	else if (req->bytes != sizeof(*note))
 		group_fail(g, -EPROTO, "rank %u sent a note of %llu bytes", link->rank,
 			(unsigned long long)req->bytes);
 	else if (note->kind == GROUP_ALIVE)

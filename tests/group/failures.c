@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "group/group.h"
 
 #define COUNT    4u
 #define LIMIT_NS (400 * TERN_NS_PER_MS)
@@ -444,6 +445,85 @@ static void test_freeing_a_group_ends_operations_with_a_stalled_rank(
 	}
 }
 
+/* Rank 1 is no group, but a program that sends a note of its own making. */
+struct stranger {
+	struct ranks *ranks;
+	struct turn turn; /* of rank 0 */
+	struct tern_req req;
+	struct tern_buf note;
+};
+
+static void stranger_starts(struct stranger *s, const struct instance *instance,
+	uint32_t piece_bytes, uint64_t bytes)
+{
+	struct call call = usual;
+
+	s->ranks = ranks_new(instance, 2);
+	call.bytes = bytes;
+	assert_int_equal(tern_group_new(s->ranks->of[0].ctx,
+				 &(struct tern_group_opts){.size = 2,
+					 .peers = s->ranks->of[0].peers,
+					 .number = 7,
+					 .piece_bytes = piece_bytes,
+					 .timeout_ns = LIMIT_NS},
+				 &s->ranks->of[0].group),
+		0);
+	turn_init(&s->turn, &s->ranks->of[0]);
+	assert_int_equal(start(&s->turn, &call), 0);
+	s->note = rank_memory(&s->ranks->of[1], 512);
+	memset(tern_buf_ptr(&s->note), 0, 512);
+}
+
+static void stranger_says(struct stranger *s, uint64_t bytes)
+{
+	struct tern_channel *channel;
+	struct tern_tensor tensor = {.buf = buf_part(&s->note, 0, bytes),
+		.shape = tern_shape_1d(TERN_U8, bytes)};
+
+	assert_int_equal(tern_channel_open(s->ranks->of[1].peers[0], 7, &channel), 0);
+	assert_int_equal(tern_send(channel, &s->req, 1, 0, &tensor, NULL, 0), 0);
+	s->ranks->of[0].asleep = true;
+	RANKS_PUMP(s->ranks, tern_test(&s->req) != -EINPROGRESS);
+	for (unsigned t = 0; t < 20; t++)
+		ranks_turn(s->ranks);
+	s->ranks->of[0].asleep = false;
+}
+
+/* The status of an operation that has ended is never -EINPROGRESS. */
+static void test_a_note_with_an_impossible_status(const struct instance *instance)
+{
+	static const int32_t statuses[] = {-EINPROGRESS, 0, 5, INT32_MIN};
+
+	for (unsigned c = 0; c < TERN_ARRAY_SIZE(statuses); c++) {
+		struct stranger s = {0};
+		struct group_note *note;
+
+		stranger_starts(&s, instance, 1024, BYTES);
+		note = tern_buf_ptr(&s.note);
+		note->kind = GROUP_ABORT;
+		note->status = statuses[c];
+		stranger_says(&s, sizeof(*note));
+		RANKS_PUMP(s.ranks, s.turn.done_count);
+		assert_int_equal(s.turn.req.status, -EPROTO);
+		ranks_free(s.ranks);
+	}
+}
+
+/* A note that does not fit fails the group. The rank is still there, and its connection is
+ * cut when it does not let go of the memory of large pieces. */
+static void test_a_note_that_is_too_long(const struct instance *instance)
+{
+	struct stranger s = {0};
+
+	stranger_starts(&s, instance, 1u << 20, 8u << 20);
+	stranger_says(&s, 512);
+	s.ranks->of[1].asleep = true;
+	RANKS_PUMP(s.ranks, s.turn.done_count);
+	assert_int_equal(s.turn.req.status, -EMSGSIZE);
+	s.ranks->of[1].asleep = false;
+	ranks_free(s.ranks);
+}
+
 static void test_wrong_arguments_are_refused(const struct instance *instance)
 {
 	struct ranks *ranks = make(instance, 2);
@@ -498,6 +578,8 @@ const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_freeing_a_group_ends_its_operations, NEEDS_NOTHING),
 	CONFORMANCE(
 		test_freeing_a_group_ends_operations_with_a_stalled_rank, NEEDS_NOTHING),
+	CONFORMANCE(test_a_note_with_an_impossible_status, NEEDS_NOTHING),
+	CONFORMANCE(test_a_note_that_is_too_long, NEEDS_NOTHING),
 	CONFORMANCE(test_wrong_arguments_are_refused, NEEDS_NOTHING),
 	{NULL, NULL, 0},
 };
