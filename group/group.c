@@ -17,6 +17,7 @@
 #include "base/sized.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
+#include "transport/memory/mem.h"
 
 #define TIMEOUT_NS   (300 * TERN_NS_PER_S)
 #define PIECE_BYTES  (512u << 10)
@@ -259,6 +260,20 @@ static int check_buf(const struct tern_buf *buf)
 	return tern_mem_kind(buf->mem) == TERN_MEM_HOST ? 0 : -ENOTSUP;
 }
 
+/* As check_buf(), of a buffer that gets a result. */
+static int check_out(const struct tern_buf *buf)
+{
+	int r = check_buf(buf);
+
+	return r == 0 && buf->bytes && buf->mem->read_only ? -EACCES : r;
+}
+
+/* True if this rank's `out` gets a result: all but the root's buffer of a broadcast. */
+static bool writes_out(const struct tern_group *g, const struct group_signature *sig)
+{
+	return sig->kind != GROUP_BROADCAST || sig->root != g->rank;
+}
+
 /* parts: in_bytes and out_bytes, or NULL. */
 static int take_parts(struct tern_group *g, struct tern_group_req *req,
 	struct group_signature sig, const struct tern_buf *in, const struct tern_buf *out,
@@ -278,7 +293,8 @@ static int take_parts(struct tern_group *g, struct tern_group_req *req,
 	if (req->posted == TERN_REQ_POSTED && req->status == -EINPROGRESS)
 		return -EBUSY;
 	r = check_buf(in);
-	r = r ? r : check_buf(out);
+	if (r == 0)
+		r = writes_out(g, &sig) ? check_out(out) : check_buf(out);
 	if (r)
 		return r;
 	sig.number = g->called++;

@@ -106,7 +106,7 @@ struct tern_group_opts {
 	 * ranks are not compared: the first rank whose limit has passed ends the group. */
 	uint64_t timeout_ns;
 	/* Tensors are moved and reduced in pieces, so that sending, receiving and reducing
-	 * overlap. Bytes of a piece, a multiple of 64, the same at all ranks; 0: 512 KiB. */
+	 * overlap. Bytes of a piece, a multiple of 128, the same at all ranks; 0: 512 KiB. */
 	uint32_t piece_bytes;
 	uint32_t lanes; /* pieces under way at a time, 1 to 64; 0: 8 */
 };
@@ -116,7 +116,7 @@ struct tern_group_opts {
  * all.
  *
  * -EINVAL: `rank` is not below `size`, a peer is missing, a peer belongs to another
- * context, piece_bytes is not a multiple of 64, or more than 64 lanes; -EEXIST: a peer has
+ * context, piece_bytes is not a multiple of 128, or more than 64 lanes; -EEXIST: a peer has
  * already opened the channel `number`; -E2BIG: as tern_domain_new(), or more than
  * TERN_GROUP_SIZE_MAX ranks; -ENOMEM.
  */
@@ -181,6 +181,8 @@ static inline int tern_group_test(const struct tern_group_req *req)
  * - -EINVAL: a root or a type that does not exist, an operator that the type does not have
  *   (OR and AND are for TERN_U8), a size that is not a multiple of the element or does not
  *   fit the other buffer, or a buffer outside its memory;
+ * - -EACCES: the memory of `out` was wrapped read-only, or that of a broadcast's `buf` at
+ *   another rank than the root;
  * - -ENOTSUP: a buffer is in the memory of a GPU.
  */
 

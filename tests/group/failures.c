@@ -524,6 +524,30 @@ static void test_a_note_that_is_too_long(const struct instance *instance)
 	ranks_free(s.ranks);
 }
 
+static void test_results_do_not_go_to_readonly_memory(const struct instance *instance)
+{
+	static const float page[1024];
+	struct ranks *ranks = make(instance, 2);
+	struct rank *rank = &ranks->of[0];
+	struct tern_buf in;
+	struct tern_mem *mem;
+	struct turn turn;
+
+	assert_int_equal(
+		tern_mem_wrap_readonly(rank->domain, page, sizeof(page), &mem), 0);
+	in = (struct tern_buf){mem, 0, sizeof(page)};
+	turn_init(&turn, rank);
+	assert_int_equal(
+		tern_allreduce(rank->group, &turn.req, TERN_F32, 0, &in, &in), -EACCES);
+	assert_int_equal(tern_broadcast(rank->group, &turn.req, &in, 1), -EACCES);
+	assert_int_equal(tern_broadcast(rank->group, &turn.req, &in, 0), 0);
+	tern_group_free(rank->group);
+	rank->group = NULL;
+	RANKS_PUMP(ranks, turn.done_count);
+	tern_mem_put(mem);
+	ranks_free(ranks);
+}
+
 static void test_wrong_arguments_are_refused(const struct instance *instance)
 {
 	struct ranks *ranks = make(instance, 2);
@@ -580,6 +604,7 @@ const struct conformance_test group_failures[] = {
 		test_freeing_a_group_ends_operations_with_a_stalled_rank, NEEDS_NOTHING),
 	CONFORMANCE(test_a_note_with_an_impossible_status, NEEDS_NOTHING),
 	CONFORMANCE(test_a_note_that_is_too_long, NEEDS_NOTHING),
+	CONFORMANCE(test_results_do_not_go_to_readonly_memory, NEEDS_NOTHING),
 	CONFORMANCE(test_wrong_arguments_are_refused, NEEDS_NOTHING),
 	{NULL, NULL, 0},
 };
