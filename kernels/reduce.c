@@ -3,7 +3,7 @@
  * See reduce.h. Each pair of type and operator is a plain loop that the compiler
  * vectorises. The whole switch is compiled twice on x86-64, for every processor and for
  * AVX2. Each element takes the same IEEE operations in both, so their results have the same
- * bits, except the payload of a NaN that is made from two NaNs.
+ * bits.
  */
 #include "kernels/reduce.h"
 
@@ -39,6 +39,18 @@ bool tern_combine_works(enum tern_dtype dtype, enum tern_combine how)
 		}                                                                        \
 	} while (0)
 
+/* Which of two NaNs their sum is, and the sign of a new NaN, depend on the compiler and the
+ * processor. So that results do not, sums and products have one NaN. */
+INLINE float one_nan_float(float x)
+{
+	return x == x ? x : __builtin_nanf("");
+}
+
+INLINE double one_nan_double(double x)
+{
+	return x == x ? x : __builtin_nan("");
+}
+
 /* A NaN is neither smaller nor larger than anything, so it is asked for first. */
 #define FLOATS(T)                                                                        \
 	INLINE void combine_##T(enum tern_combine how, T *out, const T *a, const T *b,   \
@@ -49,9 +61,9 @@ bool tern_combine_works(enum tern_dtype dtype, enum tern_combine how)
 		case TERN_COMBINE_SUM:                                                   \
 		case TERN_COMBINE_AVG:                                                   \
 			if (divisor)                                                     \
-				LOOP(T, (x + y) / d);                                    \
+				LOOP(T, one_nan_##T((x + y) / d));                       \
 			else                                                             \
-				LOOP(T, x + y);                                          \
+				LOOP(T, one_nan_##T(x + y));                             \
 			break;                                                           \
 		case TERN_COMBINE_MIN:                                                   \
 			LOOP(T, x != x || x < y ? x : y);                                \
@@ -60,7 +72,7 @@ bool tern_combine_works(enum tern_dtype dtype, enum tern_combine how)
 			LOOP(T, x != x || x > y ? x : y);                                \
 			break;                                                           \
 		case TERN_COMBINE_PRODUCT:                                               \
-			LOOP(T, x *y);                                                   \
+			LOOP(T, one_nan_##T(x *y));                                      \
 			break;                                                           \
 		case TERN_COMBINE_OR:                                                    \
 		case TERN_COMBINE_AND:                                                   \

@@ -7,7 +7,8 @@
  * f16 and bf16 are computed in f32 and rounded once, to nearest, ties to even. Integers
  * wrap around as unsigned numbers do. Operand `a` stands left of `b` in every formula, and
  * the result depends on both operands' bits alone, so ranks that combine the same two
- * arrays in the same order get the same bytes.
+ * arrays in the same order get the same bytes. Sums and products have one NaN: positive,
+ * quiet, without a payload.
  */
 #ifndef TERN_KERNELS_REDUCE_H
 #define TERN_KERNELS_REDUCE_H

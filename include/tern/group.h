@@ -10,7 +10,8 @@
  * of the operation. Several operations may be under way at a time. They begin in the order
  * of the calls, and may end in another order.
  *
- * Results. Every rank gets the same bytes. Which algorithm is used follows from the size,
+ * Results. Every rank gets the same bytes, also if ranks have different processors or were
+ * built by different compilers. Sums and products have one NaN (positive, quiet). Which algorithm is used follows from the size,
  * the number of ranks, their hosts and the dtype alone. With x[r] the tensor of rank r, the
  * order of the operations on an element is
  *

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "kernels/bf16.h"
 #include "kernels/half.h"
 #include "kernels/reduce.h"
@@ -75,6 +76,39 @@ static void test_a_nan_wins_over_every_number(void **state)
 	}
 }
 
+/* Compilers and processors differ in which of two NaNs a sum is, and in the sign of a new
+ * one. */
+static void test_sums_and_products_have_one_nan(void **state)
+{
+	enum { COUNT = 37 };
+	static const enum tern_combine hows[] = {
+		TERN_COMBINE_SUM, TERN_COMBINE_AVG, TERN_COMBINE_PRODUCT};
+	uint32_t x[COUNT], y[COUNT], z[COUNT];
+	uint64_t x64[COUNT], y64[COUNT], z64[COUNT];
+
+	(void)state;
+	for (uint32_t i = 0; i < COUNT; i++) {
+		x[i] = 0x7fc00001 + i;
+		y[i] = i % 2 ? 0xffc01000 + i : 0x3f800000;
+		x64[i] = 0x7ff8000000000001 + i;
+		y64[i] = i % 2 ? 0xfff8000000010000 + i : 0x3ff0000000000000;
+	}
+	for (unsigned k = 0; k < TERN_ARRAY_SIZE(hows); k++) {
+		uint32_t divisor = hows[k] == TERN_COMBINE_AVG ? 3 : 0;
+
+		tern_combine(TERN_F32, hows[k], z, x, y, COUNT, divisor);
+		tern_combine(TERN_F64, hows[k], z64, x64, y64, COUNT, divisor);
+		for (unsigned i = 0; i < COUNT; i++) {
+			assert_int_equal(z[i], 0x7fc00000);
+			assert_true(z64[i] == 0x7ff8000000000000);
+		}
+	}
+	x[0] = 0x7f800000;
+	y[0] = 0xff800000;
+	tern_combine(TERN_F32, TERN_COMBINE_SUM, z, x, y, 1, 0);
+	assert_int_equal(z[0], 0x7fc00000);
+}
+
 static void test_halves_are_added_in_f32_and_rounded_once(void **state)
 {
 	/* In bf16, 256 + 1 is 256; in f32 all ones count. */
@@ -104,6 +138,7 @@ int main(void)
 			test_every_type_and_operator_has_the_bits_of_the_reference),
 		cmocka_unit_test(test_operators_of_truth_values_are_for_bytes_only),
 		cmocka_unit_test(test_a_nan_wins_over_every_number),
+		cmocka_unit_test(test_sums_and_products_have_one_nan),
 		cmocka_unit_test(test_halves_are_added_in_f32_and_rounded_once),
 	};
 
