@@ -178,6 +178,7 @@ struct tern_group {
 	/* Number of the oldest operation that has pieces to start. */
 	uint64_t starting;
 	unsigned op_count;
+	unsigned left_count;    /* ranks that have left */
 	unsigned outstanding;   /* requests of lanes and signatures that have not ended */
 	unsigned notes;         /* requests of links that have not ended */
 	struct tern_buf memory; /* all buffers of the group */

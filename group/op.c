@@ -166,7 +166,7 @@ static void exchange(struct group_op *op)
 /* The rank that has left before this operation; GROUP_NOBODY: none. */
 static uint32_t leaver(const struct tern_group *g, uint64_t number)
 {
-	for (uint32_t i = 0; i < g->size; i++)
+	for (uint32_t i = 0; i < g->size && g->left_count > 0; i++)
 		if (i != g->rank && g->links[i].left && number >= g->links[i].called)
 			return i;
 	return GROUP_NOBODY;

@@ -107,6 +107,9 @@ static void aborted(struct group_link *link, const struct group_note *note)
 	int status = possible ? note->status : -EPROTO;
 
 	link->told = true;
+	/* It has ended all that it called, and has said its last note to all. */
+	if (g->freed)
+		return;
 	tern_escape(text, sizeof(text), note->text, strnlen(note->text, GROUP_TEXT_MAX));
 	group_fail(g, status, "%s", text);
 }
@@ -116,6 +119,7 @@ static void left(struct group_link *link, uint64_t called)
 {
 	struct tern_group *g = link->group;
 
+	g->left_count += !link->left;
 	link->left = true;
 	link->called = called;
 	for (unsigned i = 0; i < GROUP_OPS && g->status == 0; i++)
