@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/sized.h"
+#include "base/rng.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
 #include "transport/memory/mem.h"
@@ -298,6 +299,7 @@ static int take_parts(struct tern_group *g, struct tern_group_req *req,
 	if (r)
 		return r;
 	sig.number = g->called++;
+	sig.shape = g->shape;
 	req->posted = TERN_REQ_POSTED;
 	req->status = -EINPROGRESS;
 	req->number = sig.number;
@@ -498,6 +500,15 @@ static int sort_hosts(struct tern_group *g, const uint32_t *hosts)
 	return 0;
 }
 
+static uint64_t shape_of(const struct tern_group *g)
+{
+	uint64_t shape = tern_mix64((uint64_t)g->size << 32 | g->piece_bytes);
+
+	for (uint32_t i = 0; i < g->size; i++)
+		shape = tern_mix64(shape ^ g->host_of[i]);
+	return shape;
+}
+
 static struct tern_buf carve(struct tern_buf *rest, uint64_t bytes)
 {
 	struct tern_buf buf = *rest;
@@ -598,6 +609,8 @@ int tern_group_new_sized(struct tern_context *ctx, const struct tern_group_opts 
 	tern_list_init(&g->finish.node);
 	g->finish.call = finish;
 	r = sort_hosts(g, o.hosts);
+	if (r == 0)
+		g->shape = shape_of(g);
 	r = r ? r : make_lanes(g);
 	r = r ? r : take_memory(g);
 	r = r ? r : open_links(g, &o);

@@ -50,6 +50,7 @@ enum group_kind {
  * refused. */
 struct group_signature {
 	uint64_t number, bytes;
+	uint64_t shape; /* group.shape */
 	uint32_t kind, dtype, how, root;
 };
 
@@ -168,6 +169,9 @@ struct tern_group {
 	 * members[first[host]] to members[first[host + 1]]. */
 	uint32_t *host_of, *members, *first;
 	uint32_t *leaders; /* used while a piece is planned: one rank of each host */
+	/* Hash of what the ranks' groups must have in common besides: their size,
+	 * piece_bytes and hosts. */
+	uint64_t shape;
 	uint64_t timeout_ns, tick_ns;
 	uint32_t piece_bytes, lane_count, round_max;
 	struct group_link *links; /* by rank; that of this rank is unused */

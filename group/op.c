@@ -67,6 +67,7 @@ static uint64_t key_of(const struct group_signature *sig)
 	uint64_t key = tern_mix64(sig->number);
 
 	key = tern_mix64(key ^ sig->bytes);
+	key = tern_mix64(key ^ sig->shape);
 	key = tern_mix64(key ^ ((uint64_t)sig->kind << 32 | sig->dtype));
 	return tern_mix64(key ^ ((uint64_t)sig->how << 32 | sig->root));
 }
@@ -91,6 +92,11 @@ static void compare(struct group_op *op, uint32_t rank)
 	theirs = tern_buf_ptr(&op->theirs);
 	if (memcmp(mine, theirs, sizeof(*mine)) == 0)
 		return;
+	if (mine->shape != theirs->shape)
+		return group_fail(op->group, -EBADMSG,
+			"the groups of rank %u and %s differ in size, hosts or "
+			"piece_bytes",
+			op->group->rank, group_who(op->group, rank, who));
 	group_describe(mine, ours, sizeof(ours));
 	group_describe(theirs, other, sizeof(other));
 	group_fail(op->group, -EBADMSG,

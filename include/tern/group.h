@@ -45,7 +45,8 @@
  *
  * - a rank's process or host is lost: the status of its peer (-ECONNRESET, ...);
  * - a rank calls another operation than its neighbour, or with another size, type, operator
- *   or root: -EBADMSG. No rank gets wrong data;
+ *   or root, or has made its group with other hosts or another piece_bytes: -EBADMSG. No
+ *   rank gets wrong data;
  * - the deadline of an operation passes: -ETIMEDOUT. While ranks wait they tell each other
  *   which operations they have called, so the line names the rank that is furthest behind.
  *

@@ -98,6 +98,39 @@ static void check_failed(struct ranks *ranks, struct turn *turns, uint32_t but,
 	}
 }
 
+/* Rank 1 makes its group with another layout, under which it would cut tensors in another
+ * way. */
+static void test_groups_that_differ_fail_at_all_ranks(const struct instance *instance)
+{
+	static const uint32_t hosts[] = {0, 1, 1};
+
+	for (unsigned c = 0; c < 2; c++) {
+		struct ranks *ranks = ranks_new(instance, 3);
+		struct turn turns[RANKS_MAX];
+
+		for (uint32_t i = 0; i < 3; i++) {
+			struct tern_group_opts opts = ranks_opts();
+
+			opts.timeout_ns = LIMIT_NS;
+			opts.rank = i;
+			opts.size = 3;
+			opts.peers = ranks->of[i].peers;
+			if (i == 1 && c == 0)
+				opts.piece_bytes *= 2;
+			else if (i == 1)
+				opts.hosts = hosts;
+			assert_int_equal(tern_group_new(ranks->of[i].ctx, &opts,
+						 &ranks->of[i].group),
+				0);
+		}
+		start_all(ranks, turns, &usual);
+		RANKS_PUMP(ranks, turns_over(turns, 3) && all_failed(ranks, RANKS_MAX));
+		check_failed(ranks, turns, RANKS_MAX, -EBADMSG,
+			"differ in size, hosts or piece_bytes");
+		ranks_free(ranks);
+	}
+}
+
 /* Rank 0 gives rank 1 another number of bytes than rank 1 awaits: few, or whole pieces more
  * or less. */
 static void test_unequal_parts_that_differ_are_named(const struct instance *instance)
@@ -589,6 +622,7 @@ static void test_wrong_arguments_are_refused(const struct instance *instance)
 const struct conformance_test group_failures[] = {
 	CONFORMANCE(test_calls_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
 	CONFORMANCE(test_roots_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
+	CONFORMANCE(test_groups_that_differ_fail_at_all_ranks, NEEDS_NOTHING),
 	CONFORMANCE(test_unequal_parts_that_differ_are_named, NEEDS_NOTHING),
 	CONFORMANCE(test_a_lost_rank_is_named_by_all, NEEDS_NOTHING),
 	CONFORMANCE(test_a_stalled_rank_is_named_by_all, NEEDS_NOTHING),
