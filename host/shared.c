@@ -143,7 +143,7 @@ static void settle(struct tern_shared *shared)
 		if (progress(shared) == 0 && (!shared->asleep || arm(shared)))
 			return;
 	if (shared->asleep) {
-		tern_context_wake(shared->ctx);
+		tern_context_rouse(shared->ctx);
 	} else if (shared->driver != DRIVEN_BY_NOBODY || !shared->is_polled) {
 		shared->driver = DRIVEN_BY_THREAD;
 		kick(shared);
@@ -158,7 +158,7 @@ static void settle_for_driver(struct tern_shared *shared)
 	if (shared->asleep || shared->driver == DRIVEN_BY_NOBODY)
 		settle(shared);
 	if (shared->asleep && shared->driving && shared->driving->awake)
-		tern_context_wake(shared->ctx);
+		tern_context_rouse(shared->ctx);
 }
 
 static void give(struct tern_shared *shared)

@@ -455,17 +455,31 @@ int tern_arm(struct tern_context *ctx)
 	return atomic_load(&ctx->woken) ? -EAGAIN : 0;
 }
 
-void tern_context_wake(struct tern_context *ctx)
+static void write_wake_fd(struct tern_context *ctx)
 {
 	uint64_t one = 1;
 
-	atomic_store(&ctx->woken, true);
-	if (!atomic_exchange(&ctx->sleeping, false) || ctx->wake_fd < 0)
-		return;
 	/* The write fails only if the eventfd's counter is full; then the fd is readable
 	 * anyway. */
 	while (write(ctx->wake_fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
+}
+
+void tern_context_wake(struct tern_context *ctx)
+{
+	atomic_store(&ctx->woken, true);
+	if (atomic_exchange(&ctx->sleeping, false) && ctx->wake_fd >= 0)
+		write_wake_fd(ctx);
+}
+
+void tern_context_rouse(struct tern_context *ctx)
+{
+	if (ctx->armed) {
+		tern_context_wake(ctx);
+		return;
+	}
+	ctx->wakes_owed++;
+	write_wake_fd(ctx);
 }
 
 /* ---- the end ---- */

@@ -116,6 +116,13 @@ struct tern_context {
 	struct tern_port *ports[];
 };
 
+/*
+ * Wakes a thread that waits for the context's fd while the caller is the context's thread.
+ * tern_context_wake() is for a context whose own thread sleeps, and has no effect on the fd
+ * of one that is not armed.
+ */
+void tern_context_rouse(struct tern_context *ctx);
+
 /* Implemented by the rendezvous layer: fills ctx->user. -EINVAL, -ENOTSUP: the secret
  * cannot be used; -ENOMEM. */
 int tern_rendezvous_init(struct tern_context *ctx);

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "host/shared.h"
+#include "transport/context.h"
 
 #define THREADS 4u
 #define EACH    200u
@@ -407,6 +408,52 @@ static void test_a_driver_is_woken_by_a_call_of_another_thread(void **state)
 	tern_shared_free(flag.shared);
 }
 
+struct chain {
+	struct tern_deferred call;
+	struct tern_context *ctx;
+	unsigned left;
+	atomic_bool over;
+};
+
+static void next_link(struct tern_deferred *call)
+{
+	struct chain *chain = tern_container_of(call, struct chain, call);
+
+	if (--chain->left)
+		tern_defer(chain->ctx, call);
+	else
+		atomic_store(&chain->over, true);
+}
+
+/* Each round of progress leaves work for the next one, of which no descriptor tells. */
+static void test_a_driver_goes_on_with_what_a_call_has_begun(void **state)
+{
+	struct tern_shared *shared;
+	bool sleeps = false;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		struct chain chain = {.call.call = next_link,
+			.ctx = tern_shared_context(shared),
+			.left = 1000};
+
+		for (sleeps = false; !sleeps; usleep(100)) {
+			assert_int_equal(tern_shared_lock(shared), 0);
+			sleeps = shared->asleep;
+			tern_shared_unlock(shared);
+		}
+		assert_int_equal(tern_shared_lock(shared), 0);
+		tern_defer(chain.ctx, &chain.call);
+		tern_shared_unlock(shared);
+		for (uint64_t end = tern_clock_ns() + LIMIT; !atomic_load(&chain.over);
+			usleep(100))
+			if (tern_clock_ns() > end)
+				fail_msg("nobody makes progress");
+	}
+	tern_shared_free(shared);
+}
+
 /* ---- timeouts ---- */
 
 static void test_a_wait_ends_after_its_time(void **state)
@@ -586,6 +633,7 @@ int main(void)
 		cmocka_unit_test(test_a_waiter_is_answered_by_a_poll),
 		cmocka_unit_test(test_a_waiter_drives_when_another_one_has_its_answer),
 		cmocka_unit_test(test_a_driver_is_woken_by_a_call_of_another_thread),
+		cmocka_unit_test(test_a_driver_goes_on_with_what_a_call_has_begun),
 		cmocka_unit_test(test_a_wait_ends_after_its_time),
 		cmocka_unit_test(test_a_forked_child_cannot_use_the_context),
 		cmocka_unit_test(test_a_child_does_not_keep_its_parents_peers_over_tcp),
