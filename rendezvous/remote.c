@@ -84,7 +84,7 @@ int tern_remote_close(struct tern_remote *remote)
 	if (!remote)
 		return 0;
 	peer = remote->peer;
-	if (remote->access_count)
+	if (remote->access_count && remote->users == 1)
 		return -EBUSY;
 	if (--remote->users)
 		return 0;

@@ -142,8 +142,8 @@ static inline int tern_window_close(
 TERN_API int tern_remote_open(struct tern_peer *peer, const struct tern_window_desc *desc,
 	struct tern_remote **out);
 
-/* Gives the handle back. All requests on it must have ended (-EBUSY). A handle that is
- * not given back is freed with its peer. NULL is allowed. */
+/* Gives the handle back. The last time, all requests on it must have ended (-EBUSY). A
+ * handle that is not given back is freed with its peer. NULL is allowed. */
 TERN_API int tern_remote_close(struct tern_remote *remote);
 
 /* Bytes that a notification carries to the other program; they are copied when the

@@ -244,10 +244,32 @@ static int status_by(struct pane *pane, const struct tern_window_desc *desc)
 	assert_int_equal(tern_remote_open(pane->meet->ends[A].peer, desc, &remote), 0);
 	call_init(&call, &pane->meet->ends[A]);
 	assert_int_equal(tern_put(remote, &call.req, &from, 0, NULL), 0);
-	assert_int_equal(tern_remote_close(remote), -EBUSY);
 	MEET_PUMP(pane->meet, call_over(&call));
 	assert_int_equal(tern_remote_close(remote), 0);
 	return call.req.status;
+}
+
+static void test_only_the_last_user_of_a_handle_waits_for_its_requests(
+	const struct instance *instance)
+{
+	struct tern_remote *again;
+	struct pane pane;
+	struct tern_buf from;
+	struct call put = {0};
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	from = pane_memory(&pane, A, SLAB, 1000);
+	buf_fill(&from, 3);
+	assert_int_equal(
+		tern_remote_open(pane.meet->ends[A].peer, &pane.desc, &again), 0);
+	assert_ptr_equal(again, pane.remote);
+	assert_int_equal(call_put(&put, &pane, &from, 0, NULL), 0);
+	assert_int_equal(tern_remote_close(again), 0);
+	assert_int_equal(tern_remote_close(again), -EBUSY);
+	end_well(&pane, &put);
+	assert_int_equal(tern_remote_close(again), 0);
+	meet_settle(pane.meet);
+	pane_fini(&pane);
 }
 
 static void test_only_the_right_descriptor_opens_a_window(const struct instance *instance)
@@ -655,6 +677,8 @@ const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_a_list_has_one_end, NEEDS_NOTHING),
 	CONFORMANCE(test_both_ends_access_each_other_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_where_the_owners_program_takes_no_part, NEEDS_NOTHING),
+	CONFORMANCE(test_only_the_last_user_of_a_handle_waits_for_its_requests,
+		NEEDS_NOTHING),
 	CONFORMANCE(test_only_the_right_descriptor_opens_a_window, NEEDS_NOTHING),
 	CONFORMANCE(test_bounds_and_rights, NEEDS_NOTHING),
 	CONFORMANCE(test_a_read_only_memory_is_not_written, NEEDS_NOTHING),
