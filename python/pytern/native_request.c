@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends and receives for Python.
+ * Requests for Python: sends, receives, and those of native_window.c.
  *
- *     Request() --send, recv--> posted --the library's done()--> ended --collect()--> collected
+ *     Request() --send, ...--> posted --the library's done()--> ended --collect()--> collected
  *
  * From the post to collect() the library uses the request and its memory: the request has a
  * reference to itself then. What a receive with a buffer of the library holds is given back
@@ -34,16 +34,34 @@ static void ended(struct tern_req *req)
 
 /* ---- posting ---- */
 
-/* Gives the request what it needs. Returns false with an exception. */
-static bool prepare(struct request *self, struct channel *channel, struct buffer *memory)
+bool request_may_begin(struct request *self, struct context *context)
 {
-	struct context *context = channel->peer->context;
-
 	if (self->context) {
 		raise_text(-EBUSY, "the request was posted before: make another one");
 		return false;
 	}
-	if (!context_is_usable(context))
+	return context_is_usable(context);
+}
+
+void request_begin(struct request *self, struct context *context, PyObject *uses)
+{
+	context_keep(context);
+	Py_INCREF((PyObject *)context);
+	self->context = context;
+	Py_XINCREF(uses);
+	self->uses = uses;
+	self->req.done = ended;
+	self->req.arg = self;
+	context->posted_count++;
+	Py_INCREF((PyObject *)self);
+}
+
+/* Gives a send or receive what it needs. Returns false with an exception. */
+static bool prepare(struct request *self, struct channel *channel, struct buffer *memory)
+{
+	struct context *context = channel->peer->context;
+
+	if (!request_may_begin(self, context))
 		return false;
 	if (!channel->peer->link) {
 		raise_text(-EBADF, "the peer is closed");
@@ -53,50 +71,44 @@ static bool prepare(struct request *self, struct channel *channel, struct buffer
 		PyErr_SetString(PyExc_ValueError, "the memory is of another context");
 		return false;
 	}
-	context_keep(context);
-	Py_INCREF((PyObject *)context);
-	self->context = context;
+	request_begin(self, context, NULL);
 	Py_INCREF((PyObject *)channel);
 	self->channel = channel;
 	Py_XINCREF((PyObject *)memory);
 	self->memory = memory;
-	self->req.done = ended;
-	self->req.arg = self;
-	context->posted_count++;
-	Py_INCREF((PyObject *)self);
 	return true;
 }
 
-/* The library has not taken the request. */
-static PyObject *refused(struct request *self, int status)
+/* Lets go of what the library uses no longer. */
+static void let_go(struct request *self)
+{
+	Py_CLEAR(self->channel);
+	if (!self->receives)
+		Py_CLEAR(self->memory);
+	Py_CLEAR(self->uses);
+	PyMem_Free(self->pieces);
+	self->pieces = NULL;
+}
+
+void request_revert(struct request *self)
 {
 	struct context *context = self->context;
 
 	self->context = NULL;
 	context->posted_count--;
 	self->receives = false;
-	Py_CLEAR(self->channel);
-	Py_CLEAR(self->memory);
+	let_go(self);
 	Py_CLEAR(self->pool);
 	context_let_go(context);
 	Py_DECREF((PyObject *)context);
 	Py_DECREF((PyObject *)self);
-	return raise_text(status, tern_status_text(status));
 }
 
-/* Posts, unless the peer is down: then sets `r` to the reason. */
-#define POST(self, call)                                                                 \
-	do {                                                                             \
-		struct peer *peer = (self)->channel->peer;                               \
-		const struct link *l = peer->link;                                       \
-                                                                                         \
-		USING(peer, {                                                            \
-			if (!l->down)                                                    \
-				r = call;                                                \
-			else                                                             \
-				r = l->status ? l->status : -ESHUTDOWN;                  \
-		});                                                                      \
-	} while (0)
+PyObject *request_refused(struct request *self, int status)
+{
+	request_revert(self);
+	return raise_text(status, tern_status_text(status));
+}
 
 /* send(request, key, step, buffer, name or None, urgent) */
 PyObject *channel_send(struct channel *self, PyObject *args)
@@ -121,10 +133,10 @@ PyObject *channel_send(struct channel *self, PyObject *args)
 		return NULL;
 	tensor.buf = from->buf;
 	tensor.shape = from->shape;
-	POST(request, tern_send(self->channel, &request->req, key, step, &tensor, name,
-			      urgent ? TERN_URGENT : 0));
+	POST(self->peer, tern_send(self->channel, &request->req, key, step, &tensor, name,
+				 urgent ? TERN_URGENT : 0));
 	if (r < 0)
-		return refused(request, r);
+		return request_refused(request, r);
 	Py_RETURN_NONE;
 }
 
@@ -153,13 +165,13 @@ PyObject *channel_recv(struct channel *self, PyObject *args)
 		request->pool = self->peer->pool;
 		Py_INCREF((PyObject *)request->pool);
 	}
-	POST(request, tern_recv(self->channel, &request->req, key, step,
-			      into ? &into->buf : NULL, name,
-			      into   ? 0
-			      : peek ? TERN_RECV_PEEK
-				     : TERN_RECV_ALLOC));
+	POST(self->peer, tern_recv(self->channel, &request->req, key, step,
+				 into ? &into->buf : NULL, name,
+				 into   ? 0
+				 : peek ? TERN_RECV_PEEK
+					: TERN_RECV_ALLOC));
 	if (r < 0)
-		return refused(request, r);
+		return request_refused(request, r);
 	Py_RETURN_NONE;
 }
 
@@ -190,10 +202,8 @@ PyObject *context_collect(struct context *self, PyObject *ignored)
 		next = r->next;
 		r->collected = true;
 		self->posted_count--;
-		Py_CLEAR(r->channel);
-		if (!r->receives)
-			Py_CLEAR(r->memory);
-		if (PyList_Append(list, (PyObject *)r) < 0)
+		let_go(r);
+		if (!r->quiet && PyList_Append(list, (PyObject *)r) < 0)
 			PyErr_Clear(); /* no memory: nobody hears of this end at once */
 		if (!holds_memory(r))
 			context_let_go(self);

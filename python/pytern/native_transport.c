@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 PyTypeObject *context_type, *listener_type, *peer_type, *channel_type, *pool_type,
-	*buffer_type, *request_type;
+	*buffer_type, *request_type, *window_type, *remote_type;
 
 static PyObject *raise_about(int status, const char *what, const char *which)
 {
@@ -133,6 +133,13 @@ static PyObject *context_close(struct context *self, PyObject *ignored)
 		peer_shut(p);
 		Py_DECREF((PyObject *)p);
 	}
+	while (self->windows) {
+		struct window *w = self->windows;
+
+		Py_INCREF((PyObject *)w);
+		window_shut(w);
+		Py_DECREF((PyObject *)w);
+	}
 	wait_for_none(&self->users);
 	free_shared(self);
 	Py_RETURN_NONE;
@@ -232,9 +239,10 @@ static void on_accept(struct tern_peer *peer, void *arg)
 		return;
 	}
 	*l = (struct link){.peer = peer, .context = self->context, .up = true};
-	tern_peer_set_opts(
-		peer, &(struct tern_peer_opts){
-			      .event = on_event, .arg = l, .pool = self->pool->pool});
+	tern_peer_set_opts(peer, &(struct tern_peer_opts){.event = on_event,
+					 .arg = l,
+					 .pool = self->pool->pool,
+					 .notified = on_notified});
 	pthread_mutex_lock(&self->context->lock);
 	*self->last_accepted = l;
 	self->last_accepted = &l->next;
@@ -278,7 +286,7 @@ static void listener_shut(struct listener *self)
 	LOCKED(context, tern_listener_free(listener));
 	while ((l = take_accepted(self))) {
 		LOCKED(context, tern_peer_free(l->peer));
-		free(l);
+		link_free(l);
 	}
 	Py_CLEAR(self->pool);
 }
@@ -380,7 +388,7 @@ static PyObject *listener_accept(struct listener *self, PyObject *ignored)
 	p = peer_of(self->context, l, self->pool);
 	if (!p) {
 		LOCKED(self->context, tern_peer_free(l->peer));
-		free(l);
+		link_free(l);
 	}
 	return (PyObject *)p;
 }
@@ -417,14 +425,14 @@ static void peer_shut(struct peer *self)
 		wait_for_none(&self->users);
 		LOCKED(context, tern_peer_free(l->peer));
 	}
-	free(l);
+	link_free(l);
 	Py_CLEAR(self->pool);
 }
 
 /* connect(address, name, secret, pool) -> Peer */
 static PyObject *context_connect(struct context *self, PyObject *args)
 {
-	struct tern_peer_opts opts = {.event = on_event};
+	struct tern_peer_opts opts = {.event = on_event, .notified = on_notified};
 	struct link *l;
 	const char *address;
 	struct pool *pool;
@@ -451,12 +459,12 @@ static PyObject *context_connect(struct context *self, PyObject *args)
 	if (!p) {
 		context_is_usable(self); /* closed by another thread */
 		LOCKED(self, tern_peer_free(l->peer));
-		free(l);
+		link_free(l);
 	}
 	return (PyObject *)p;
 }
 
-static bool peer_is_usable(struct peer *self)
+bool peer_is_usable(struct peer *self)
 {
 	if (!context_is_usable(self->context))
 		return false;
@@ -468,9 +476,9 @@ static bool peer_is_usable(struct peer *self)
 /* state() -> (up, suspect, down, status, name, fabric, address) */
 static PyObject *peer_state(struct peer *self, PyObject *ignored)
 {
-	char name[200], address[100];
+	char name[200], address[100] = "";
 	const struct link *l;
-	const char *fabric;
+	const char *fabric = "";
 	struct link now;
 
 	(void)ignored;
@@ -478,9 +486,13 @@ static PyObject *peer_state(struct peer *self, PyObject *ignored)
 		return NULL;
 	l = self->link;
 	USING(self, {
-		snprintf(name, sizeof(name), "%s", tern_peer_name(l->peer));
-		snprintf(address, sizeof(address), "%s", tern_peer_address(l->peer));
-		fabric = tern_peer_fabric(l->peer);
+		const struct tern_peer *peer = l->peer;
+
+		snprintf(name, sizeof(name), "%s", peer ? tern_peer_name(peer) : l->name);
+		if (peer) {
+			snprintf(address, sizeof(address), "%s", tern_peer_address(peer));
+			fabric = tern_peer_fabric(peer);
+		}
 		now = *l;
 	});
 	return Py_BuildValue("NNNisss", PyBool_FromLong(now.up && !now.down),
@@ -498,7 +510,11 @@ static PyObject *peer_stats(struct peer *self, PyObject *ignored)
 	if (!peer_is_usable(self))
 		return NULL;
 	l = self->link;
-	USING(self, tern_peer_stats(l->peer, &s));
+	memset(&s, 0, sizeof(s));
+	USING(self, {
+		if (l->peer)
+			tern_peer_stats(l->peer, &s);
+	});
 	return Py_BuildValue("{sK sK sK sK sK sK sK sK sK}", "messages_sent",
 		(unsigned long long)s.messages_sent, "messages_received",
 		(unsigned long long)s.messages_received, "bytes_sent",
@@ -588,6 +604,7 @@ static PyMethodDef context_methods[] = {
 	METHOD(context, posted, METH_NOARGS),
 	METHOD(context, pool, METH_VARARGS),
 	METHOD(context, wrap, METH_VARARGS),
+	METHOD(context, window, METH_VARARGS),
 	{NULL, NULL, 0, NULL},
 };
 static PyMethodDef listener_methods[] = {
@@ -602,6 +619,9 @@ static PyMethodDef peer_methods[] = {
 	METHOD(peer, say_goodbye, METH_NOARGS),
 	METHOD(peer, free, METH_NOARGS),
 	METHOD(peer, channel, METH_VARARGS),
+	METHOD(peer, open, METH_VARARGS),
+	METHOD(peer, notify, METH_VARARGS),
+	METHOD(peer, notified, METH_NOARGS),
 	{NULL, NULL, 0, NULL},
 };
 static PyMethodDef channel_methods[] = {
@@ -657,6 +677,8 @@ int load_transport(PyObject *module)
 		{&pool_type, &pool_spec},
 		{&buffer_type, &buffer_spec},
 		{&request_type, &request_spec},
+		{&window_type, &window_spec},
+		{&remote_type, &remote_spec},
 	};
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {

@@ -3,7 +3,8 @@
  * The objects of the Python package for the transport (<tern/channel.h>), and what their
  * files share: native_transport.c has contexts, listeners, peers and channels,
  * native_request.c requests, native_buffer.c memory, native_dlpack.c tensors of other
- * libraries. The rules of native.c hold here, too, and these:
+ * libraries, native_window.c windows and notifications. The rules of native.c hold here,
+ * too, and these:
  *
  * - Callbacks of the library run with the context locked and without the GIL. They note what
  *   has happened under `lock`, which nobody holds while it waits for anything.
@@ -21,6 +22,11 @@
 
 /* Peers of a listener that nobody has accepted; further ones are refused. */
 #define ACCEPTED_MAX 1024u
+/* Notifications of a peer that the program has not taken: their bytes, and NOTE_BYTES for
+ * each. The library acknowledges a notification when it was queued, so the sender does not
+ * wait for the program, and a peer that fills the queue is cut off. */
+#define NOTES_BYTES_MAX (64u << 20)
+#define NOTE_BYTES      64u
 
 struct context {
 	PyObject_HEAD struct tern_shared *shared; /* NULL: freed */
@@ -31,6 +37,7 @@ struct context {
 	unsigned forks;
 	struct listener *listeners; /* those that listen */
 	struct peer *peers;         /* those that were not freed */
+	struct window *windows;     /* those that are open */
 	pthread_mutex_t lock;       /* protects the fields below, and those of links */
 	pthread_cond_t changed;     /* `changes` has grown */
 	unsigned long long changes; /* peers that came, their states, ends of requests */
@@ -38,13 +45,24 @@ struct context {
 	int event_fd; /* readable when something has changed; -1: nobody has asked */
 };
 
+/* A notification that the program has not taken. */
+struct note {
+	struct note *next;
+	size_t bytes;
+	char data[];
+};
+
 /* A peer of the library, for its callbacks. */
 struct link {
-	struct tern_peer *peer;
+	struct tern_peer
+		*peer; /* NULL: freed, since its queue of notifications was full */
 	struct context *context;
 	struct link *next; /* the next one that waits to be accepted */
 	bool up, suspect, down;
 	int status;
+	struct note *notes, *last_note;
+	size_t note_bytes; /* as NOTES_BYTES_MAX counts them */
+	char name[200];    /* of the peer, when `peer` is NULL */
 };
 
 struct listener {
@@ -95,14 +113,34 @@ struct request {
 	struct channel *channel;
 	struct buffer *memory; /* that is sent, or received into */
 	struct pool *pool;     /* of what is received without `memory` */
+	PyObject *uses; /* what else the library uses until the request is collected */
+	struct tern_piece *pieces; /* of a put or get of a list */
 	struct tern_req req;
 	struct request *next; /* in context->ended */
 	bool receives, collected;
+	bool quiet; /* it is not among what collect() returns */
 	bool holds; /* it was collected, and holds a buffer or memory of the peer */
 };
 
+/* A window of this process. */
+struct window {
+	PyObject_HEAD struct context *context;
+	struct tern_window *window;   /* NULL: closed */
+	struct window *next, **place; /* in context->windows */
+	struct buffer *memory;
+	struct tern_window_desc desc;
+};
+
+/* A window of a peer. */
+struct remote {
+	PyObject_HEAD struct peer *peer;
+	struct tern_remote *remote; /* NULL: closed; not valid without the peer */
+	unsigned users;             /* calls that use `remote` */
+	struct tern_window_desc desc;
+};
+
 extern PyTypeObject *context_type, *listener_type, *peer_type, *channel_type, *pool_type,
-	*buffer_type, *request_type;
+	*buffer_type, *request_type, *window_type, *remote_type;
 
 /* Calls a function of the library with the context locked. */
 #define LOCKED(context, call)                                                            \
@@ -120,6 +158,19 @@ extern PyTypeObject *context_type, *listener_type, *peer_type, *channel_type, *p
 		(self)->users--;                                                         \
 	} while (0)
 
+/* Sets `r` to what the call returns, or, if the peer `self` is down, to the reason. */
+#define POST(self, call)                                                                 \
+	do {                                                                             \
+		const struct link *l = (self)->link;                                     \
+                                                                                         \
+		USING(self, {                                                            \
+			if (!l->down)                                                    \
+				r = call;                                                \
+			else                                                             \
+				r = l->status ? l->status : -ESHUTDOWN;                  \
+		});                                                                      \
+	} while (0)
+
 /* ---- native_transport.c ---- */
 
 /* Adds the types to the module. */
@@ -131,6 +182,9 @@ bool context_is_usable(struct context *self);
 /* Lets `self` keep the library's context, and let go of it. */
 void context_keep(struct context *self);
 void context_let_go(struct context *self);
+
+/* Raises unless the peer can be used. */
+bool peer_is_usable(struct peer *self);
 
 /* Something has changed. Called with `lock` held. */
 void context_notify(struct context *self);
@@ -146,6 +200,15 @@ PyObject *context_collect(struct context *self, PyObject *ignored);
 /* Lets go of the buffer or the memory that a receive holds. */
 void request_release(struct request *self);
 
+/* Raises if the request was posted before, or the context cannot be used. */
+bool request_may_begin(struct request *self, struct context *context);
+/* Lets the context keep the request and `uses` (NULL: nothing) until it is collected. */
+void request_begin(struct request *self, struct context *context, PyObject *uses);
+/* Takes request_begin() back, since the library has not taken the request. */
+void request_revert(struct request *self);
+/* The same, and raises. */
+PyObject *request_refused(struct request *self, int status);
+
 /* ---- native_buffer.c ---- */
 
 extern PyType_Spec buffer_spec, pool_spec;
@@ -156,6 +219,24 @@ PyObject *context_wrap(struct context *self, PyObject *args);
 
 /* Makes the buffer of what the request has received. */
 PyObject *buffer_of_request(struct request *request);
+
+/* ---- native_window.c ---- */
+
+extern PyType_Spec window_spec, remote_spec;
+
+/* The callback of a peer's notifications; `arg` is its link. */
+void on_notified(struct tern_peer *peer, const void *data, size_t bytes, void *arg);
+/* Frees the link, whose peer was freed. */
+void link_free(struct link *l);
+
+/* Methods of Context and Peer. */
+PyObject *context_window(struct context *self, PyObject *args);
+PyObject *peer_open(struct peer *self, PyObject *args);
+PyObject *peer_notify(struct peer *self, PyObject *args);
+PyObject *peer_notified(struct peer *self, PyObject *ignored);
+
+/* Starts to close the window. Its memory stays until no peer can access it any more. */
+void window_shut(struct window *self);
 
 /* ---- native_dlpack.c ---- */
 

@@ -31,11 +31,13 @@ from ._native import Buffer
 from .rules import _integer, _number
 from .session import WAIT_S, _text
 
-__all__ = ["Buffer", "Channel", "Context", "Listener", "Peer", "PeerDown", "Request"]
+__all__ = ["Buffer", "Channel", "Context", "Listener", "Peer", "PeerDown", "Remote", "Request", "Window"]
 T = TypeVar("T")
 # With these a request ends while its peer is up (tern_send() in <tern/channel.h>).
 _OWN = {-errno.EMSGSIZE, -errno.EEXIST, -errno.ECANCELED, -errno.EACCES, -errno.EIO, -errno.ENOTRECOVERABLE, -errno.ENOBUFS,
         -errno.ENOMEM}
+_CAUSES = {-errno.ESHUTDOWN: "it was closed in an orderly way",
+           -errno.ENOBUFS: "the program has not taken its notifications, which fill 64 MiB"}
 # enum tern_dtype, by NumPy's names. Its short ones are left out: its "i8" has 8 bytes, and Tern's has 8 bits.
 _NUMBERS = {"uint8": 1, "int8": 2, "uint16": 3, "int16": 4, "uint32": 5, "int32": 6, "uint64": 7, "int64": 8, "float16": 9,
             "bfloat16": 10, "float32": 11, "float64": 12, "bool": 1}
@@ -94,6 +96,10 @@ class Context:
             _number("unreachable_timeout", unreachable_timeout), _integer("rails", rails, 1, 32))
         self._pool: _native.Pool | None = self._native.pool(slab, max(slab, _integer("pool_bytes", pool_bytes, 4096, 40)), -1)
 
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None) is not None:
+            self.close()  # what closes forgotten windows would keep it
+
     def __enter__(self) -> "Context":
         return self
 
@@ -140,6 +146,11 @@ class Context:
                 raise ValueError("the buffer cannot be written to")
             return tensor
         return self._native.wrap(tensor, writable, self._memory())
+
+    def window(self, tensor: Any, *, read: bool = True, write: bool = False) -> "Window":
+        """Lets peers get from the memory of a tensor (`read`), or put into it (`write`), while the program does something
+        else. The memory stays until the window is closed."""
+        return Window(self, tensor, read, write)
 
     def _memory(self) -> _native.Pool:
         if self._pool is None:
@@ -300,7 +311,7 @@ class Peer:
 
     def _down(self, what: str, status: int) -> PeerDown:
         status = status or -errno.ESHUTDOWN
-        cause = "it was closed in an orderly way" if status == -errno.ESHUTDOWN else _native.status_text(status)
+        cause = _CAUSES.get(status) or _native.status_text(status)
         name = self.name
         return PeerDown(status, f"{what}{name} is down: {cause}", name)
 
@@ -333,6 +344,31 @@ class Peer:
         """A name space of keys. Both ends use the same number."""
         return Channel(self, self._native.channel(_integer("number", number, 0, 32)), number)
 
+    def open(self, descriptor: Any) -> "Remote":
+        """Opens a window of the peer, whose `descriptor` is what Window.describe() has returned there. Does not wait: puts and
+        gets may be posted at once, and fail if the peer refuses."""
+        return Remote(self, descriptor)
+
+    def notify(self, note: Any = b"") -> "Request":
+        """Sends up to 4,096 bytes to notified() of the other end, behind all puts that were posted to this peer before. The
+        request ends when the other end has queued them."""
+        return _notify(self, note)
+
+    def _look_notified(self) -> bytes | None:
+        _, _, down, status, *_ = self._native.state()
+        note = self._native.notified()
+        if note is None and down:
+            raise self._down("", status)
+        return note
+
+    def wait_notified(self, timeout: float | None = None) -> bytes:
+        """Waits for the next notification of the peer, and returns its bytes. Each arrives once, those of notify() in their
+        order. PeerDown follows the last one."""
+        return self._context._wait(self._look_notified, timeout, lambda: f"a notification of {self.name}")
+
+    async def notified(self) -> bytes:
+        return await self._context._until(self._look_notified)
+
     def close(self, timeout: float = 5.0) -> None:
         """Closes the connection in an orderly way: lets sends end, and waits for the other end's goodbye for so long. In a
         coroutine use close_async()."""
@@ -342,7 +378,6 @@ class Peer:
         self._native.free()
         self._context._collect()
         self._context._wake()
-
 
     async def close_async(self, timeout: float = 5.0) -> None:
         with contextlib.suppress(asyncio.TimeoutError, Error):
@@ -402,13 +437,16 @@ class Channel:
 
 
 class Request(_native.Request):
-    """A send or a receive. Wait for it with wait(), or with `await`."""
+    """A send, a receive, or another thing that a peer takes part in. Wait for it with wait(), or with `await`."""
 
-    def __new__(cls, channel: Channel, what: str, into: Any = None) -> "Request":
+    _own = _OWN
+
+    def __new__(cls, channel: Any, what: str, into: Any = None) -> "Request":
         return super().__new__(cls)
 
-    def __init__(self, channel: Channel, what: str, into: Any = None) -> None:
-        self._channel = channel
+    def __init__(self, channel: Any, what: str, into: Any = None) -> None:
+        self._peer: Peer = channel if isinstance(channel, Peer) else channel.peer
+        self._context = self._peer._context
         self._what = what
         self._into = into
         self._futures: list[asyncio.Future[None]] = []
@@ -418,26 +456,23 @@ class Request(_native.Request):
 
     def done(self) -> bool:
         """Whether it has ended."""
-        self._channel.peer._context._collect()
+        self._context._collect()
         return super().wait(0.0)
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for the end. Returns what was received: a Buffer, or `into`. If the request has failed, an Error says why;
         PeerDown, if the peer is gone. After Timeout the request goes on."""
-        context = self._channel.peer._context
-        limit = context._timeout if timeout is None else _number("timeout", timeout)
+        limit = self._context._timeout if timeout is None else _number("timeout", timeout)
         deadline = math.inf if limit is None else time.monotonic() + limit
         while not self.done():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._channel.peer.name}")
+                raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._peer.name}")
             super().wait(min(WAIT_S, left))
         return self._answer()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        context = self._channel.peer._context
-        loop = context._attach()
-        future = loop.create_future()
+        future = self._context._attach().create_future()
         self._futures.append(future)
         if not self.done():
             try:
@@ -461,14 +496,21 @@ class Request(_native.Request):
             return None
         return self.take() if self._into is None else self._into
 
+    def _is_down(self, status: int) -> bool:
+        """Whether the request has ended since the peer is down."""
+        _, _, down, cause, *_ = self._peer._native.state()
+        return down and (status == (cause or -errno.ESHUTDOWN) or cause == -errno.ENOBUFS)
+
     def _failure(self, status: int, dims: tuple[int, ...], size: int) -> Error:
         with contextlib.suppress(Error):  # of a peer that is closed here
-            if status not in _OWN:
-                return self._channel.peer._down(f"{self._what}: ", status)
-        text = _native.status_text(status)
+            if status not in self._own or self._is_down(status):
+                return self._peer._down(f"{self._what}: ", status)
+        return Error(status, f"{self._what}: {self._cause(status, dims, size)}")
+
+    def _cause(self, status: int, dims: tuple[int, ...], size: int) -> str:
         if status == -errno.EMSGSIZE and self._receives():
-            text = f"the tensor of {size} bytes, shape {dims}, does not fit"
-        return Error(status, f"{self._what}: {text}")
+            return f"the tensor of {size} bytes, shape {dims}, does not fit"
+        return _native.status_text(status)
 
     def _receives(self) -> bool:
         return self._what.startswith("receive")
@@ -477,3 +519,7 @@ class Request(_native.Request):
 def _set(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+# This file needs the classes above.
+from ._windows import Remote, Window, _notify  # noqa: E402
