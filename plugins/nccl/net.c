@@ -7,19 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
 #define HANDLE_MAGIC 0x5445524eu /* "TERN" */
 /* Longest time for which finalize() waits until the peers have said goodbye. */
 #define GOODBYE_NS 2000000000ull
-#define DEAD_S     60u
 
 /* The handle, by which the listening end tells the other one how to connect. */
 struct handle {
 	uint32_t magic;
-	char secret[33];
+	char secret[SECRET_BYTES];
 	char address[83];
 	struct comm *connecting; /* used by the end that connects */
 };
@@ -63,34 +61,13 @@ void net_info(const char *format, ...)
 
 /* ---- nets ---- */
 
-/* Time after which a rank that says nothing is dead, though its host answers. A program that
- * waits for its GPU answers: the contexts have threads of their own. */
-static uint64_t dead_ns(void)
-{
-	const char *text = getenv("TERN_DEAD_TIMEOUT");
-	char *end;
-	double seconds;
-
-	if (!text || !*text)
-		return DEAD_S * 1000000000ull;
-	seconds = strtod(text, &end);
-	if (*end == '\0' && seconds == 0)
-		return TERN_NEVER;
-	if (*end == '\0' && seconds >= 0.1 && seconds <= 1e6)
-		return (uint64_t)(seconds * 1e9);
-	net_warn("TERN_DEAD_TIMEOUT=%s: expected seconds from 0.1 to 1e6, or 0 for "
-		 "never; %u "
-		 "are used",
-		text, DEAD_S);
-	return DEAD_S * 1000000000ull;
-}
-
 int net_open(struct net **out)
 {
 	static char nothing[8];
 	char host[40] = "";
 	struct net *net = calloc(1, sizeof(*net));
-	struct tern_context_opts opts = {.dead_ns = dead_ns()};
+	struct tern_context_opts opts = {.dead_ns = settings_dead_ns(net_warn),
+		.log_level = settings_log_level(net_warn)};
 	int r = net ? tern_shared_new(
 			      &(struct tern_shared_opts){.context = &opts}, &net->shared)
 		    : -ENOMEM;
@@ -324,33 +301,6 @@ static void on_accept(struct tern_peer *peer, void *arg)
 	l->last_accepted = &comm->next;
 }
 
-/* A secret for one connection, which travels in its handle. */
-static bool make_secret(char *out)
-{
-	unsigned char bytes[16];
-
-	if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
-		return false;
-	for (unsigned i = 0; i < sizeof(bytes); i++)
-		sprintf(out + 2 * i, "%02x", bytes[i]);
-	return true;
-}
-
-/* The fabric of addresses; NULL: the environment names an unknown one. */
-static const char *fabric(void)
-{
-	static const char *const known[] = {"auto", "tcp", "verbs"};
-	const char *wanted = getenv("TERN_FABRICS");
-
-	if (!wanted || !*wanted)
-		return "auto";
-	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (strcmp(wanted, known[i]) == 0)
-			return known[i];
-	net_warn("TERN_FABRICS=%s: expected auto, tcp or verbs", wanted);
-	return NULL;
-}
-
 static int start_listening(struct listener *l, const char *address, struct handle *handle)
 {
 	const struct tern_peer_opts opts = {.name = l->net->name, .secret = l->secret};
@@ -385,7 +335,7 @@ int net_listen(struct net *net, int device, void *out_handle, void **out)
 	struct handle handle = {.magic = HANDLE_MAGIC};
 	const struct device *devices;
 	unsigned count = devices_find(&devices);
-	const char *by = fabric();
+	const char *by = settings_fabric(net_warn);
 	struct listener *l;
 	char address[100];
 	int r;
@@ -394,7 +344,7 @@ int net_listen(struct net *net, int device, void *out_handle, void **out)
 	if (!by || device < 0 || (unsigned)device >= count)
 		return NCCL_INVALID_ARGUMENT;
 	l = calloc(1, sizeof(*l));
-	if (!l || !make_secret(l->secret)) {
+	if (!l || !settings_make_secret(l->secret)) {
 		free(l);
 		return NCCL_SYSTEM_ERROR;
 	}

@@ -6,7 +6,6 @@
  * with one channel. A tag is the key of its tensors, so a grouped receive is a receive for
  * each tag, and Tern matches them.
  *
- *     devices.c   network interfaces
  *     net.c       listening, connecting, closing
  *     move.c      memory, sends and receives
  *     versions.c  the versions of NCCL's interface
@@ -22,17 +21,11 @@
 #include <tern/shared.h>
 #include <tern/tern.h>
 
+#include "plugins/common/devices.h"
+#include "plugins/common/settings.h"
 #include "plugins/nccl/abi.h"
 
 #define RECEIVES_MAX 8u /* parts of a grouped receive */
-#define DEVICES_MAX  16u
-
-struct device {
-	char name[40];    /* of the interface */
-	char address[60]; /* "10.0.0.7", "[fd00::7]" */
-	char pci[300];    /* path in /sys; "": none */
-	int mbits;
-};
 
 struct net {
 	struct tern_shared *shared;
@@ -48,7 +41,7 @@ struct listener {
 	struct net *net;
 	struct tern_listener *listener;
 	struct listener *other, **place; /* in net->listeners */
-	char secret[33];
+	char secret[SECRET_BYTES];
 	struct comm *accepted, **last_accepted;
 	unsigned users; /* the listener itself until closeListen(), and its comms */
 };
@@ -87,9 +80,6 @@ struct memory {
 void net_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void net_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void net_set_log(nccl_log log);
-
-/* devices.c: how many devices there are; their table. */
-unsigned devices_find(const struct device **out);
 
 /* net.c */
 int net_open(struct net **out);

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The devices that NCCL sees: the network interfaces of this host that are up, without
- * loopback, unless there is nothing else. TERN_NET_IFNAME, or NCCL_SOCKET_IFNAME without it,
- * chooses among them as NCCL does: beginnings of names with commas between them, "=" in front
- * for whole names, "^" for all others.
- */
+#include "plugins/common/devices.h"
+
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "plugins/nccl/net.h"
 
 static struct device table[DEVICES_MAX];
 static unsigned count;
