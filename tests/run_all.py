@@ -49,6 +49,8 @@ CONFIGURATIONS = [
      ["unit", "sim", "rendezvous", "group", "e2e", "install", "once", "tidy"], 900, 6),
 ]
 
+CXX = {"gcc": "g++", "clang": "clang++"}
+
 # The builds that the other parts use.
 NEEDED = {in_vm.WHERE: ["gcc"], "long": ["gcc", "asan"]}
 
@@ -98,7 +100,7 @@ def build(name, compiler, options, left_out, nice):
     print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
     if not (directory / "build.ninja").exists():
         status, lines = stream([*nice, "meson", "setup", str(directory), *options],
-                               dict(os.environ, CC=compiler), SETUP_LIMIT_S)
+                               dict(os.environ, CC=compiler, CXX=CXX[compiler]), SETUP_LIMIT_S)
         if status:
             return lines
     wanted = [] if "-Dwerror=true" in options else needed_by_tests(directory, left_out)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network interfaces that plug-ins use: those of this host that are up, without loopback,
- * unless there is nothing else. TERN_NET_IFNAME, or NCCL_SOCKET_IFNAME without it, chooses
- * among them as NCCL does: beginnings of names with commas between them, "=" in front for
- * whole names, "^" for all others.
+ * The network interfaces that plug-ins use: those of this host that are up, without
+ * loopback, unless there is nothing else. TERN_NET_IFNAME, or NCCL_SOCKET_IFNAME without
+ * it, chooses among them as NCCL does: beginnings of names with commas between them, "="
+ * in front for whole names, "^" for all others.
  */
 #ifndef TERN_PLUGINS_COMMON_DEVICES_H
 #define TERN_PLUGINS_COMMON_DEVICES_H

@@ -13,8 +13,9 @@
 typedef void (*settings_warn)(const char *format, ...)
 	__attribute__((format(printf, 1, 2)));
 
-/* TERN_DEAD_TIMEOUT: time after which a process that says nothing is dead, though its host
- * answers. A program that waits for its GPU answers: the contexts have threads of their own. */
+/* TERN_DEAD_TIMEOUT: time after which a process that says nothing is dead, though its
+ * host answers. A program that waits for its GPU answers: the contexts have threads of
+ * their own. */
 uint64_t settings_dead_ns(settings_warn warn);
 
 /* TERN_FABRICS: fabric of the addresses. NULL: the variable names an unknown one. */

@@ -15,7 +15,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "harness"))
 import tap  # noqa: E402
 
-OPTIONS = ["bzip2", "cuda", "openblas", "openssl", "python", "train", "uring", "verbs", "zlib"]
+OPTIONS = ["bzip2", "cuda", "nixl", "openblas", "openssl", "python", "train", "uring", "verbs", "zlib"]
 DIRECTORY = tempfile.TemporaryDirectory(prefix="tern-bare-")
 BUILD = DIRECTORY.name
 

@@ -19,7 +19,8 @@ MAJOR = "14"
 def sources():
     # Like ./run format, also those that git does not track yet.
     listed = subprocess.run(["git", "-C", TOP, "ls-files", "--cached", "--others", "--exclude-standard",
-                             "*.c", "*.h", "*.cu"], capture_output=True, text=True)
+                             "*.c", "*.h", "*.cu", "plugins/*.cc", "plugins/*.hh", "tests/*.cc"],
+                            capture_output=True, text=True)
     if listed.returncode:
         raise tap.Skip("the sources are not a git repository here")
     return [name for name in listed.stdout.split() if (TOP / name).is_file()]

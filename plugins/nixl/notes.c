@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Notifications: core.h. A notification of NIXL has any number of bytes, and one of Tern
+ * up to TERN_NOTE_MAX, so it leaves in parts; mostly there is one. Each part has the name
+ * of the sender's agent, since parts that follow a put have no order with others. Tern
+ * gives a part to the other program once, also if the connection was lost meanwhile.
+ */
+#include "plugins/nixl/engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_MAGIC 0x544e4958u /* "TNIX" */
+#define BYTES_MAX  (16u << 20) /* of a notification */
+
+struct part {
+	uint32_t magic;
+	uint32_t name_bytes;
+	uint64_t number; /* of the notification, on this connection */
+	uint32_t bytes;  /* of the whole notification */
+	uint32_t offset; /* of this part */
+			 /* The name and the bytes follow. */
+};
+_Static_assert(sizeof(struct part) == 24, "the same for all compilers");
+
+/* A notification that has arrived. */
+struct arrived {
+	struct arrived *next;
+	char name[NAME_MAX_BYTES + 1];
+	size_t bytes;
+	char data[];
+};
+
+/* A notification of which parts are missing. */
+struct partial {
+	struct partial *next;
+	uint64_t number;
+	size_t bytes, here;
+	char data[];
+};
+
+/* An agent that has connected to this one. */
+struct inbound {
+	struct engine *engine;
+	struct tern_peer *peer;
+	struct inbound *next, **place; /* in engine->inbound */
+	struct partial *partial;
+};
+
+/* ---- sending ---- */
+
+static int make_room(struct note *n, unsigned count, size_t bytes)
+{
+	if (n->room < bytes) {
+		char *data = realloc(n->data, bytes);
+
+		if (!data)
+			return -ENOMEM;
+		n->data = data;
+		n->room = bytes;
+	}
+	if (n->room_count < count) {
+		struct tern_note *parts = realloc(n->parts, count * sizeof(*parts));
+		struct tern_req *reqs;
+
+		if (!parts)
+			return -ENOMEM;
+		n->parts = parts;
+		reqs = realloc(n->reqs, count * sizeof(*reqs));
+		if (!reqs)
+			return -ENOMEM;
+		n->reqs = reqs;
+		n->room_count = count;
+	}
+	return 0;
+}
+
+int note_write(struct note *n, struct engine *e, const void *data, size_t bytes)
+{
+	size_t name_bytes = strlen(e->name);
+	size_t head = sizeof(struct part) + name_bytes, fit = TERN_NOTE_MAX - head;
+	struct part part = {.magic = PART_MAGIC,
+		.name_bytes = (uint32_t)name_bytes,
+		.bytes = (uint32_t)bytes};
+	unsigned count = bytes ? (unsigned)((bytes + fit - 1) / fit) : 1;
+	char *to;
+
+	if (bytes > BYTES_MAX) {
+		nixl_warn("agent %s: a notification has up to %u bytes, not %zu", e->name,
+			BYTES_MAX, bytes);
+		return -EMSGSIZE;
+	}
+	if (make_room(n, count, bytes + count * head) < 0)
+		return -ENOMEM;
+	part.number = ++e->note_count;
+	n->count = count;
+	n->posted = 0;
+	n->status = 0;
+	to = n->data;
+	for (unsigned i = 0; i < count; i++) {
+		size_t left = bytes - part.offset, now = left < fit ? left : fit;
+
+		memcpy(to, &part, sizeof(part));
+		memcpy(to + sizeof(part), e->name, name_bytes);
+		if (now)
+			memcpy(to + head, (const char *)data + part.offset, now);
+		n->parts[i] = (struct tern_note){.data = to, .bytes = head + now};
+		to += head + now;
+		part.offset += (uint32_t)now;
+	}
+	return 0;
+}
+
+void note_fini(struct note *n)
+{
+	free(n->data);
+	free(n->parts);
+	free(n->reqs);
+}
+
+static void note_free(struct note *n)
+{
+	*n->place = n->next;
+	if (n->next)
+		n->next->place = n->place;
+	agent_put(n->agent);
+	note_fini(n);
+	free(n);
+}
+
+static void part_ended(struct tern_req *req)
+{
+	struct note *n = req->arg;
+
+	if (req->status < 0 && n->status == 0)
+		n->status = req->status;
+	if (--n->left > 0)
+		return;
+	if (n->status < 0)
+		nixl_warn("agent %s: a notification to agent %s (%s): %s",
+			n->agent->engine->name, n->agent->name, n->agent->where,
+			tern_status_text(n->status));
+	note_free(n);
+}
+
+/* The context is locked. */
+static int send_to(struct agent *a, const void *data, size_t bytes)
+{
+	struct engine *e = a->engine;
+	struct note *n = calloc(1, sizeof(*n));
+	int r = n ? note_write(n, e, data, bytes) : -ENOMEM;
+
+	if (r < 0) {
+		if (n)
+			note_fini(n);
+		free(n);
+		return r == -EMSGSIZE ? RESULT_INVALID : RESULT_BACKEND;
+	}
+	n->agent = a;
+	a->users++;
+	n->next = e->notes;
+	n->place = &e->notes;
+	if (n->next)
+		n->next->place = &n->next;
+	e->notes = n;
+	for (unsigned i = 0; i < n->count && r == 0; i++) {
+		n->reqs[i] = (struct tern_req){.done = part_ended, .arg = n};
+		r = tern_notify(a->peer, &n->reqs[i], &n->parts[i]);
+		if (r == 0)
+			n->left++;
+	}
+	if (r == 0)
+		return RESULT_OK;
+	n->status = r;
+	if (n->left == 0)
+		note_free(n);
+	return agent_result(a, "a notification to", r);
+}
+
+int notes_send(struct engine *e, const char *name, const void *data, size_t bytes)
+{
+	bool self = strcmp(name, e->name) == 0;
+	struct agent *a;
+	int r;
+
+	if (!engine_lock(e))
+		return RESULT_BACKEND;
+	a = self ? NULL : agent_find(e, name);
+	if (self)
+		r = notes_deliver(e, name, strlen(name), data, bytes);
+	else if (!a)
+		r = RESULT_NOT_FOUND;
+	else
+		r = agent_dial(a);
+	if (a && r == RESULT_OK)
+		r = send_to(a, data, bytes);
+	tern_shared_unlock(e->shared);
+	if (r == RESULT_NOT_FOUND)
+		nixl_warn("agent %s: agent %s is unknown: load its metadata first",
+			e->name, name);
+	return r;
+}
+
+/* ---- receiving ---- */
+
+int notes_deliver(struct engine *e, const char *agent, size_t name_bytes,
+	const void *data, size_t bytes)
+{
+	struct arrived *n = malloc(sizeof(*n) + bytes);
+
+	if (!n) {
+		nixl_warn("agent %s: no memory for a notification of %zu bytes", e->name,
+			bytes);
+		return RESULT_BACKEND;
+	}
+	memcpy(n->name, agent, name_bytes);
+	n->name[name_bytes] = '\0';
+	n->bytes = bytes;
+	if (bytes)
+		memcpy(n->data, data, bytes);
+	n->next = NULL;
+	*e->last_arrived = n;
+	e->last_arrived = &n->next;
+	return RESULT_OK;
+}
+
+/* Adds a part to what has arrived of its notification. Returns the notification when
+ * it is complete. *ok: the part is as a Tern would send it. */
+static struct partial *add_part(struct inbound *in, const struct part *part,
+	const char *data, size_t bytes, bool *ok)
+{
+	struct partial **place = &in->partial, *p;
+
+	while (*place && (*place)->number != part->number)
+		place = &(*place)->next;
+	p = *place;
+	if (!p && part->offset == 0) {
+		p = malloc(sizeof(*p) + part->bytes);
+		if (p)
+			*p = (struct partial){
+				.number = part->number, .bytes = part->bytes};
+		if (p)
+			*place = p;
+	}
+	*ok = p && p->bytes == part->bytes && p->here == part->offset;
+	if (!*ok)
+		return NULL;
+	memcpy(p->data + p->here, data, bytes);
+	p->here += bytes;
+	if (p->here < p->bytes)
+		return NULL;
+	*place = p->next;
+	return p;
+}
+
+static bool take_part(struct inbound *in, const char *data, size_t bytes)
+{
+	struct part part;
+	const char *name = data + sizeof(part);
+	struct partial *whole;
+	bool ok;
+
+	if (bytes < sizeof(part))
+		return false;
+	memcpy(&part, data, sizeof(part));
+	if (part.magic != PART_MAGIC || part.name_bytes > NAME_MAX_BYTES ||
+		part.name_bytes > bytes - sizeof(part) || part.bytes > BYTES_MAX)
+		return false;
+	data = name + part.name_bytes;
+	bytes -= sizeof(part) + part.name_bytes;
+	if (part.offset > part.bytes || bytes > part.bytes - part.offset ||
+		(bytes == 0 && part.bytes > 0))
+		return false;
+	if (part.offset == 0 && bytes == part.bytes) {
+		notes_deliver(in->engine, name, part.name_bytes, data, bytes);
+		return true;
+	}
+	whole = add_part(in, &part, data, bytes, &ok);
+	if (whole)
+		notes_deliver(
+			in->engine, name, part.name_bytes, whole->data, whole->bytes);
+	free(whole);
+	return ok;
+}
+
+void notes_notified(struct tern_peer *peer, const void *data, size_t bytes, void *inbound)
+{
+	struct inbound *in = inbound;
+
+	if (!take_part(in, data, bytes))
+		nixl_warn("agent %s: a notification of %zu bytes from %s is not of this "
+			  "version of Tern, and was dropped",
+			in->engine->name, bytes, tern_peer_name(peer));
+}
+
+int notes_take(struct engine *e,
+	void (*take)(void *arg, const char *agent, const void *data, size_t bytes),
+	void *arg)
+{
+	struct arrived *n, *next;
+	int r = engine_progress(e);
+
+	if (r != RESULT_OK || !engine_lock(e))
+		return RESULT_BACKEND;
+	n = e->arrived;
+	e->arrived = NULL;
+	e->last_arrived = &e->arrived;
+	tern_shared_unlock(e->shared);
+	for (; n; n = next) {
+		next = n->next;
+		take(arg, n->name, n->data, n->bytes);
+		free(n);
+	}
+	return RESULT_OK;
+}
+
+/* ---- agents that have connected ---- */
+
+struct inbound *inbound_new(struct engine *e, struct tern_peer *peer)
+{
+	struct inbound *in = calloc(1, sizeof(*in));
+
+	if (!in)
+		return NULL;
+	in->engine = e;
+	in->peer = peer;
+	in->next = e->inbound;
+	in->place = &e->inbound;
+	if (in->next)
+		in->next->place = &in->next;
+	e->inbound = in;
+	return in;
+}
+
+void inbound_free(struct inbound *in)
+{
+	tern_peer_free(in->peer);
+	*in->place = in->next;
+	if (in->next)
+		in->next->place = in->place;
+	while (in->partial) {
+		struct partial *p = in->partial;
+
+		in->partial = p->next;
+		free(p);
+	}
+	free(in);
+}
+
+void inbound_close(struct engine *e)
+{
+	for (struct inbound *in = e->inbound; in; in = in->next)
+		tern_peer_close(in->peer);
+}
+
+void notes_free(struct engine *e)
+{
+	while (e->notes)
+		note_free(e->notes);
+	while (e->arrived) {
+		struct arrived *n = e->arrived;
+
+		e->arrived = n->next;
+		free(n);
+	}
+}
