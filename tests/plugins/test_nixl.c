@@ -318,6 +318,33 @@ static void test_a_transfer_under_way_is_released_and_its_memory_freed(void **st
 	}
 }
 
+/* The connection lives on: nobody has touched the memory after it was deregistered. */
+static void test_memory_is_deregistered_while_its_transfer_moves(void **state)
+{
+	struct nixl_range moving, later;
+	struct nixl_handle *h;
+	struct pair p;
+
+	(void)state;
+	for (unsigned i = 0; i < 30; i++) {
+		open_pair(&p);
+		moving = range_of(&p, 0, 0, 0, REGION);
+		h = prepare(&p, i % 2, &moving, 1);
+		nixl_post(h, NULL, 0);
+		give_up(h);
+		assert_int_equal(nixl_deregister(p.i.agent, p.i.own[0]), 0);
+		p.i.own[0] = NULL;
+		assert_ptr_equal(mmap(p.i.data[0], REGION, PROT_NONE,
+					 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+			p.i.data[0]);
+		later = range_of(&p, 1, 0, 0, REGION);
+		h = prepare(&p, i % 2, &later, 1);
+		assert_int_equal(run(h, NULL), 0);
+		assert_int_equal(nixl_release(h), 0);
+		close_pair(&p);
+	}
+}
+
 static void test_an_agent_is_disconnected_while_bytes_move(void **state)
 {
 	struct nixl_range range;
@@ -686,6 +713,40 @@ static void test_nobody_guesses_a_descriptor(void **state)
 	close_pair(&p);
 }
 
+static void test_nobody_connects_without_the_secret(void **state)
+{
+	struct nixl_region *remote;
+	struct nixl_range range;
+	struct nixl_handle *h;
+	struct lines l;
+	struct pair p;
+	char info[900];
+	int r;
+
+	(void)state;
+	open_pair(&p);
+	snprintf(info, sizeof(info), "%s", nixl_info(p.t.agent));
+	info[30] = info[30] == '0' ? '1' : '0';
+	collect(&l);
+	assert_int_equal(nixl_load_info(p.i.agent, "X", info), 0);
+	assert_int_equal(
+		nixl_load(p.i.agent, "X", nixl_text(p.t.own[0]), 0, 0, &remote), 0);
+	range = range_of(&p, 0, 0, 0, 100);
+	range.remote = remote;
+	r = nixl_prepare(p.i.agent, "X", false, &range, 1, &h);
+	if (r == 0)
+		r = run(h, NULL);
+	assert_int_equal(r, DISCONNECTED);
+	collected(&l);
+	has(&l, "agent X (");
+	has(&l, "is gone: refused: another secret, or no permission");
+	if (h)
+		assert_int_equal(nixl_release(h), 0);
+	assert_int_equal(nixl_unload(p.i.agent, remote), 0);
+	assert_int_equal(nixl_disconnect(p.i.agent, "X"), 0);
+	close_pair(&p);
+}
+
 static void test_the_log_names_the_fabric_the_device_and_the_address(void **state)
 {
 	const char *fabric = getenv("TERN_FABRICS");
@@ -726,6 +787,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_threads_transfer_at_the_same_time),
 		cmocka_unit_test(
 			test_a_transfer_under_way_is_released_and_its_memory_freed),
+		cmocka_unit_test(test_memory_is_deregistered_while_its_transfer_moves),
 		cmocka_unit_test(test_an_agent_is_disconnected_while_bytes_move),
 		cmocka_unit_test(test_memory_that_was_deregistered_is_refused),
 		cmocka_unit_test(test_a_target_that_is_killed_may_start_again),
@@ -736,6 +798,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_settings_that_are_wrong_are_named),
 		cmocka_unit_test(test_bad_metadata_is_refused),
 		cmocka_unit_test(test_nobody_guesses_a_descriptor),
+		cmocka_unit_test(test_nobody_connects_without_the_secret),
 		cmocka_unit_test(
 			test_the_log_names_the_fabric_the_device_and_the_address),
 	};
