@@ -5,7 +5,7 @@ machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 
-Tests use some of it, too: install.py [torch] [jax] installs these alone.
+Tests use some of it, too: install.py [torch] [jax] [nixl] installs these alone.
 """
 import os
 import shutil
@@ -23,6 +23,8 @@ TORCH_WHEEL = "torch==2.15.0"
 TORCH = BUILD / "torch"  # a virtual environment
 JAX_WHEEL = "jax==0.10.2"
 JAX = BUILD / "jax"  # a virtual environment
+NIXL_WHEELS = {"nixl-cu12": "1.5.1", "nixl-cu13": "1.5.1", "nixl": "1.5.1"}
+NIXL = BUILD / "nixl"  # a virtual environment, with Debian's PyTorch
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
@@ -149,6 +151,21 @@ def jax(say):
     return in_venv("-m", "pip", "install", "-q", JAX_WHEEL, venv=JAX)
 
 
+def nixl(say):
+    """Installs NIXL if it is missing. Returns why that failed; "" if it is there. It imports PyTorch; PyPI's has a
+    transport on NIXL, so NIXL is installed there, too, if it is there, with the wheel for the same CUDA."""
+    wheels = [f"{name}=={version}" for name, version in NIXL_WHEELS.items()]
+    if not any(NIXL.glob("lib/python*/site-packages/nixl_cu12-*.dist-info/RECORD")):
+        say(f"  installing: {wheels[0]} from PyPI, into build-bench/nixl (70 MB)")
+        why = run_steps([SYSTEM_PYTHON, "-m", "venv", "--system-site-packages", str(NIXL)],
+                        [str(NIXL / "bin/python"), "-m", "pip", "install", "-q", "--no-deps", wheels[0]])
+        if why:
+            return why
+    if has_torch() and not any(TORCH.glob("lib/python*/site-packages/nixl-*.dist-info/RECORD")):
+        return in_venv("-m", "pip", "install", "-q", "--no-deps", *wheels, venv=TORCH)
+    return ""
+
+
 def ucx_release(say):
     """Installs the release build of UCX if it is missing. Returns why that failed; "" if it is
     there. It is for CUDA 12, and works without CUDA: what needs CUDA is in modules that UCX does
@@ -214,7 +231,7 @@ def programs(tern_build, grpc_release="", say=lambda text: print(text, file=sys.
 
 
 if __name__ == "__main__":
-    reasons = {name: {"torch": torch, "jax": jax}[name](print) for name in sys.argv[1:]}
+    reasons = {name: {"torch": torch, "jax": jax, "nixl": nixl}[name](print) for name in sys.argv[1:]}
     for name, reason in reasons.items():
         if reason:
             print(f"  {name} cannot be installed, and its tests are skipped: {reason}")

@@ -4,7 +4,8 @@ its own two processes, and the two take turns, some transfers at a time, so that
 machine. Prints the median time of a transfer, from transfer() until check_xfer_state() says DONE, and the ratio
 of the two (below 1: Tern is faster).
 
-It needs a Python with NIXL, into which the plug-in is linked as docs/plugins.md says.
+It needs a Python with NIXL, into which the plug-in is linked as docs/plugins.md says: this one, or that which
+./run test has installed.
 
 usage: nixl.py [--tcp] [--rounds N] [--sizes BYTES,BYTES...]
 """
@@ -15,6 +16,8 @@ import os
 import statistics
 import sys
 import time
+
+import install
 
 BACKENDS = ("TERN", "UCX")
 SIZES = [64, 4096, 65536, 1 << 20, 16 << 20]
@@ -123,7 +126,10 @@ def main():
     if options.rounds < 1 or min(options.sizes) < 1:
         parser.error("--rounds and --sizes: expected 1 or more")
     if not importlib.util.find_spec("nixl_cu12"):
-        print("skipped: this Python has no NIXL (pip install nixl)")
+        python = str(install.NIXL / "bin/python")
+        if sys.executable != python and os.access(python, os.X_OK):
+            os.execv(python, [python, *sys.argv])
+        print("skipped: this Python has no NIXL, and ./run test has not installed it")
         sys.exit(77)
     if options.tcp:
         os.environ |= {"TERN_FABRICS": "tcp", "UCX_TLS": "tcp"}

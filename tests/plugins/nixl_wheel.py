@@ -2,8 +2,8 @@
 """The plug-in for NIXL, loaded by NIXL: by its wheel, beside UCX, in two processes; and under PyTorch's
 torch.distributed._transport.
 
-It needs a Python that has NIXL (pip install nixl): this one, that of the variable TERN_NIXL_PYTHON, or
-build-bench/nixl/bin/python. The plug-in is linked into NIXL's folder there, as a user does.
+It needs a Python that has NIXL: this one, or one that bench/install.py has made, which is that of PyPI's PyTorch
+with TERN_TEST_NEWEST=1 in the environment. The plug-in is linked into NIXL's folder there, as a user does.
 
 usage: nixl_wheel.py PLUG-IN
 """
@@ -28,12 +28,16 @@ LIMIT_S = 60
 
 
 def use_a_python_with_nixl():
-    if importlib.util.find_spec("nixl_cu12"):
+    newest = os.environ.get("TERN_TEST_NEWEST") == "1"
+    if importlib.util.find_spec("nixl_cu12") and not newest:
         return
-    for python in (os.environ.get("TERN_NIXL_PYTHON", ""), str(TOP / "build-bench/nixl/bin/python")):
-        if os.access(python, os.X_OK) and os.path.abspath(python) != os.path.abspath(sys.executable):
-            os.execv(python, [python, *sys.argv])
-    print("skipped: no Python has NIXL (python3 -m venv build-bench/nixl, and there pip install nixl)")
+    python = TOP / "build-bench" / ("torch" if newest else "nixl") / "bin/python"
+    if os.path.abspath(python) == os.path.abspath(sys.executable):
+        return
+    has_nixl = [python, "-c", "import nixl_cu12"]
+    if os.access(python, os.X_OK) and subprocess.run(has_nixl, capture_output=True).returncode == 0:
+        os.execv(python, [python, *sys.argv])
+    print(f"skipped: no Python has NIXL: ./run test{' long' if newest else ''} installs it")
     sys.exit(77)
 
 
@@ -43,10 +47,10 @@ import numpy as np  # noqa: E402
 os.environ.setdefault("TERN_NET_IFNAME", "=lo")
 SITE = Path(importlib.util.find_spec("nixl_cu12").origin).parents[1]
 FOLDERS = sorted(SITE.glob(".nixl_cu1?.mesonpy.libs/plugins"))
-for folder in FOLDERS:
-    link = folder / PLUGIN.name
-    link.unlink(missing_ok=True)
+for folder in FOLDERS:  # tests of the other fabric may do so at the same moment
+    link = folder / f"{PLUGIN.name}.{os.getpid()}"
     link.symlink_to(PLUGIN)
+    link.replace(folder / PLUGIN.name)
 
 
 def agent(name, backends):
