@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures NIXL with Tern's backend against NIXL with UCX, between two processes of this host. Each backend has
 its own two processes, and the two take turns, some transfers at a time, so that both see the same load of the
-machine. Prints the median time of a transfer, from transfer() until check_xfer_state() says DONE, and the ratio
+machine. Who has not its turn is stopped, since UCX's progress threads run all the time. Prints the median time of a transfer, from transfer() until check_xfer_state() says DONE, and the ratio
 of the two (below 1: Tern is faster).
 
 It needs a Python with NIXL, into which the plug-in is linked as docs/plugins.md says: this one, or that which
@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
 import time
@@ -82,12 +83,21 @@ class Pair:
         self.pipe, theirs = SPAWN.Pipe()
         self.initiator = SPAWN.Process(target=initiator, args=(theirs, backend, size, metadata, address), daemon=True)
         self.initiator.start()
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        for process in (self.target, self.initiator):
+            os.kill(process.pid, number)
 
     def run(self, op, size, count):
+        self.signal(signal.SIGCONT)
         self.pipe.send((op, size, count))
-        return self.pipe.recv()
+        times = self.pipe.recv()
+        self.signal(signal.SIGSTOP)
+        return times
 
     def end(self):
+        self.signal(signal.SIGCONT)
         self.pipe.send((None, 0, 0))
         self.initiator.join()
         self.to_target.send("end")

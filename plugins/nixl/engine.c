@@ -84,16 +84,18 @@ bool engine_lock(struct engine *e)
  */
 int engine_progress(struct engine *e)
 {
-	uint64_t now = now_ns(), before = atomic_exchange(&e->asked_ns, now);
+	int events = 0;
 
-	if (now - before > SOON_NS)
+	if (now_ns() - atomic_load(&e->asked_ns) > SOON_NS)
 		atomic_store(&e->asked_count, 0);
-	else if (atomic_fetch_add(&e->asked_count, 1) >= SOON_ASKS)
-		return tern_shared_poll(e->shared) < 0 ? RESULT_BACKEND : RESULT_OK;
-	if (!engine_lock(e))
-		return RESULT_BACKEND;
-	tern_shared_unlock(e->shared);
-	return RESULT_OK;
+	if (atomic_fetch_add(&e->asked_count, 1) >= SOON_ASKS)
+		events = tern_shared_poll(e->shared);
+	else if (engine_lock(e))
+		tern_shared_unlock(e->shared);
+	else
+		events = -ECHILD;
+	atomic_store(&e->asked_ns, now_ns());
+	return events;
 }
 
 /* ---- agents ---- */

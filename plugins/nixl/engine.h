@@ -36,7 +36,7 @@ struct engine {
 	struct arrived *arrived, **last_arrived;
 	struct note *notes; /* sent by notes_send(), and under way */
 	uint64_t note_count;
-	/* How fast the program asks: engine_progress(). */
+	/* How fast the program asks: engine_progress(). The time is that of the last answer. */
 	_Atomic uint64_t asked_ns;
 	_Atomic unsigned asked_count;
 };
@@ -97,7 +97,8 @@ void nixl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void nixl_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Locks the context. Returns false, after a line, if this process is a fork. */
 bool engine_lock(struct engine *e);
-/* Makes progress for a caller that waits for something without the lock. */
+/* Makes progress for a caller that asks for something, without the lock. Returns the number
+ * of events, 0 also if the context's thread does the rest, or a negative status. */
 int engine_progress(struct engine *e);
 /* The context is locked in all functions about agents. */
 struct agent *agent_find(struct engine *e, const char *name);

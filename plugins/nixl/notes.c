@@ -299,9 +299,8 @@ int notes_take(struct engine *e,
 	void *arg)
 {
 	struct arrived *n, *next;
-	int r = engine_progress(e);
 
-	if (r != RESULT_OK || !engine_lock(e))
+	if (engine_progress(e) < 0 || !engine_lock(e))
 		return RESULT_BACKEND;
 	n = e->arrived;
 	e->arrived = NULL;

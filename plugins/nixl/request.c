@@ -14,6 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rounds of progress in one check, as long as each one moves something: over shared memory, 64
+ * of them copy 16 MiB. A program that gives its processor away between two checks would
+ * otherwise wait for others after each 256 KiB. */
+#define ROUNDS_MAX 64u
+
 enum state { IDLE, MOVING, NOTIFYING };
 
 /* The pieces with one target. */
@@ -389,18 +394,23 @@ int request_post(struct request *r, const void *note, size_t note_bytes)
 	return result == RESULT_OK ? request_check(r) : result;
 }
 
+static bool is_over(const struct request *r)
+{
+	/* Acquire: the status is read after it (end()). */
+	return atomic_load_explicit(&r->over, memory_order_acquire);
+}
+
 int request_check(struct request *r)
 {
-	int result;
+	int result, events = 1;
 
 	if (!r->posted)
 		return RESULT_NOT_POSTED;
-	if (!atomic_load_explicit(&r->over, memory_order_acquire)) {
-		result = engine_progress(r->engine);
-		if (result != RESULT_OK)
-			return result;
-	}
-	if (!atomic_load_explicit(&r->over, memory_order_acquire))
+	for (unsigned i = 0; i < ROUNDS_MAX && events > 0 && !is_over(r); i++)
+		events = engine_progress(r->engine);
+	if (events < 0)
+		return RESULT_BACKEND;
+	if (!is_over(r))
 		return RESULT_IN_PROGRESS;
 	if (r->status == 0)
 		return RESULT_OK;
