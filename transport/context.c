@@ -474,6 +474,8 @@ void tern_context_wake(struct tern_context *ctx)
 
 void tern_context_rouse(struct tern_context *ctx)
 {
+	if (ctx->wake_fd < 0)
+		return;
 	if (ctx->armed) {
 		tern_context_wake(ctx);
 		return;

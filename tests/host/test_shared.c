@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,6 +17,7 @@
 
 #include <tern/channel.h>
 #include <tern/shared.h>
+#include <tern/window.h>
 
 #include "base/clock.h"
 #include "base/util.h"
@@ -290,6 +292,101 @@ static void test_tensors_come_while_nobody_waits(void **state)
 	send_pair(1); /* the progress thread drives already */
 	await_pair(1);
 	close_pairs();
+}
+
+/* Waits until the progress thread of the end sleeps as its driver. */
+static void until_asleep(struct end *e)
+{
+	bool asleep = false;
+
+	while (!asleep) {
+		usleep(1000);
+		turns_take(&e->shared->lock);
+		asleep = e->shared->asleep && e->shared->driver == DRIVEN_BY_THREAD;
+		turns_give(&e->shared->lock);
+	}
+}
+
+static atomic_bool got;
+
+/* False if the get has not ended, and the thread that has to go on with it sleeps and is
+ * not woken. */
+static bool goes_on(struct end *e)
+{
+	struct pollfd fd = {
+		.fd = tern_context_fd(tern_shared_context(e->shared)), .events = POLLIN};
+	bool on;
+
+	turns_take(&e->shared->lock);
+	on = atomic_load(&got) || !e->shared->asleep || poll(&fd, 1, 0) > 0;
+	turns_give(&e->shared->lock);
+	return on;
+}
+
+static void get_ended(struct tern_req *req)
+{
+	assert_int_equal(req->status, 0);
+	atomic_store(&got, true);
+}
+
+/* The caller copies the first part of a get over shared memory, and the progress thread the
+ * rest. Nobody asks for anything meanwhile. */
+static void test_a_long_get_goes_on_after_the_call_that_posted_it(void **state)
+{
+	const size_t bytes = 16u << 20;
+	struct tern_req req = {.done = get_ended};
+	struct tern_window_desc desc;
+	struct tern_window *window;
+	struct tern_remote *remote;
+	struct tern_buf bufs[2];
+	struct tern_req closed = {0};
+	void *data[2];
+	uint64_t limit;
+
+	(void)state;
+	open_ends("auto://127.0.0.1:0");
+	for (unsigned i = 0; i < 2; i++) {
+		data[i] = calloc(1, bytes);
+		bufs[i] = (struct tern_buf){.bytes = bytes};
+		assert_int_equal(tern_mem_wrap(tern_context_domain(tern_shared_context(
+						       ends[i].shared)),
+					 data[i], bytes, &bufs[i].mem),
+			0);
+	}
+	tern_shared_lock(ends[1].shared);
+	assert_int_equal(tern_window_new(tern_shared_context(ends[1].shared), &bufs[1],
+				 TERN_WINDOW_READ, &window),
+		0);
+	tern_window_describe(window, &desc);
+	tern_shared_unlock(ends[1].shared);
+	tern_shared_lock(ends[0].shared);
+	assert_int_equal(tern_remote_open(ends[0].peer, &desc, &remote), 0);
+	assert_int_equal(tern_get(remote, &req, &bufs[0], 0), 0);
+	tern_shared_unlock(ends[0].shared);
+	/* Later gets need no answer of the owner. */
+	assert_int_equal(tern_shared_wait(ends[0].shared, &req, LIMIT), 0);
+	for (unsigned i = 0; i < 10; i++) {
+		until_asleep(&ends[0]);
+		atomic_store(&got, false);
+		limit = tern_clock_ns() + LIMIT;
+		tern_shared_lock(ends[0].shared);
+		assert_int_equal(tern_get(remote, &req, &bufs[0], 0), 0);
+		tern_shared_unlock(ends[0].shared);
+		assert_true(goes_on(&ends[0]));
+		while (!atomic_load(&got)) {
+			assert_true(tern_clock_ns() < limit);
+			usleep(1000);
+		}
+	}
+	tern_shared_lock(ends[1].shared);
+	assert_int_equal(tern_window_close(window, &closed, TERN_NEVER), 0);
+	tern_shared_unlock(ends[1].shared);
+	assert_int_equal(tern_shared_wait(ends[1].shared, &closed, LIMIT), 0);
+	tern_mem_put(bufs[0].mem);
+	tern_mem_put(bufs[1].mem);
+	close_ends();
+	free(data[0]);
+	free(data[1]);
 }
 
 /* Polls both ends until the tensor of the pair is there. */
@@ -629,6 +726,7 @@ int main(void)
 		cmocka_unit_test(test_many_threads_share_a_context_over_tcp),
 		cmocka_unit_test(test_many_threads_share_a_context_over_shm),
 		cmocka_unit_test(test_tensors_come_while_nobody_waits),
+		cmocka_unit_test(test_a_long_get_goes_on_after_the_call_that_posted_it),
 		cmocka_unit_test(test_who_polls_needs_no_progress_thread),
 		cmocka_unit_test(test_a_waiter_is_answered_by_a_poll),
 		cmocka_unit_test(test_a_waiter_drives_when_another_one_has_its_answer),
