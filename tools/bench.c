@@ -2,7 +2,8 @@
 /*
  * `tern bench`: measures on this machine, or between two hosts. The tests lat, bw and
  * rate run the same code (bench_end.c) with different numbers of tensors in flight;
- * allreduce and alltoall are collective operations of two ranks (bench_group.c); the test
+ * allreduce and alltoall are collective operations of two ranks (bench_group.c), window is
+ * puts and gets (bench_window.c); the test
  * pool allocates and frees memory in this process. Prints one row of a table, or one
  * JSON object, per size.
  */
@@ -77,7 +78,8 @@ static const struct option options[] = {
 		"measure each power of two from 1 B to 1 GiB, in one table",
 		struct bench_settings, all),
 	OPTION(COUNT, "inflight", "K",
-		"tensors in flight; default 1 (lat, allreduce, alltoall), 16 (bw), "
+		"tensors in flight; default 1 (lat, window, allreduce, alltoall), 16 "
+		"(bw), "
 		"256 (rate)",
 		struct bench_settings, inflight, .min = 1, .max = BENCH_INFLIGHT_MAX),
 	OPTION(CHOICE, "wait", "HOW",
@@ -118,18 +120,20 @@ struct kind {
 	uint64_t bytes, rounds_min, rounds_max;
 	bool reply_each;
 	enum bench_collective collective;
+	bool window;
 };
 
-#define KINDS "lat, bw, rate, allreduce, alltoall, pool"
+#define KINDS "lat, bw, rate, window, allreduce, alltoall, pool"
 static const struct kind kinds[] = {
-	{"lat", "8,64,512,4K,64K,1M", 1, 1ull << 30, 200, 20000, true, 0},
-	{"bw", "64K,1M,16M,64M", 16, 8ull << 30, 64, 20000, true, 0},
-	{"rate", "8,64,512", 256, 1ull << 30, 10000, 500000, false, 0},
+	{"lat", "8,64,512,4K,64K,1M", 1, 1ull << 30, 200, 20000, true, 0, false},
+	{"bw", "64K,1M,16M,64M", 16, 8ull << 30, 64, 20000, true, 0, false},
+	{"rate", "8,64,512", 256, 1ull << 30, 10000, 500000, false, 0, false},
+	{"window", "8,64,512,4K,64K,1M", 1, 1ull << 28, 100, 5000, true, 0, true},
 	{"allreduce", "8,4K,64K,1M,16M,64M", 1, 4ull << 30, 20, 20000, true,
-		BENCH_ALLREDUCE},
+		BENCH_ALLREDUCE, false},
 	{"alltoall", "8,4K,64K,1M,16M,64M", 1, 4ull << 30, 20, 20000, true,
-		BENCH_ALLTOALL},
-	{"pool", "64,4K,1M", 256, 1ull << 40, 1000000, 1000000, false, 0},
+		BENCH_ALLTOALL, false},
+	{"pool", "64,4K,1M", 256, 1ull << 40, 1000000, 1000000, false, 0, false},
 };
 
 static const struct kind *find_kind(const char *name)
@@ -180,6 +184,9 @@ static void print_heading(const struct kind *kind, struct output *out)
 {
 	if (strcmp(kind->name, "pool") == 0)
 		output_line(out, "%11s %16s %5s", "bytes", "ns a put and get", "regs");
+	else if (kind->window)
+		output_line(out, "%-5s %11s %-8s %8s %8s %8s %7s %7s", "", "bytes", "",
+			"p50 us", "p99 us", "p99.9 us", "GB/s", "of send");
 	else
 		output_line(out, "%-5s %11s%s %7s %8s %9s %5s", "", "bytes",
 			kind->reply_each ? "   p50 us   p99 us p99.9 us" : "", "GB/s",
@@ -242,6 +249,37 @@ static void print_pair(const struct kind *kind, const struct bench_settings *s,
 	output_json(o);
 }
 
+static void print_op(const struct bench_settings *s, const struct bench_config *c,
+	const struct bench_result *r, enum bench_op op, struct output *out)
+{
+	static const char *const names[] = {"put", "put+note", "get", "send"};
+	const struct bench_op_result *o = &r->ops[op];
+	double p50_us = (double)o->p50_ns / 1e3, p99_us = (double)o->p99_ns / 1e3;
+	double p999_us = (double)o->p999_ns / 1e3;
+	double gb_per_s = (double)c->size * (double)c->rounds / (double)o->took_ns;
+	double ratio = (double)o->p50_ns / (double)r->ops[BENCH_SEND].p50_ns;
+
+	if (s->json)
+		output_json(json_pack("{ss ss ss ss sI sI sI sb sf sf sf sf sf}", "bench",
+			"window", "op", names[op], "fabric", r->fabric, "wait",
+			waits[s->wait], "size", (json_int_t)c->size, "inflight",
+			(json_int_t)c->inflight, "rounds", (json_int_t)c->rounds,
+			"pinned", r->pinned, "p50_us", p50_us, "p99_us", p99_us,
+			"p999_us", p999_us, "gb_per_s", gb_per_s, "of_send", ratio));
+	else
+		output_line(out, "%-5s %11llu %-8s %8.*f %8.*f %8.*f %7.3f %7.2f",
+			r->fabric, (unsigned long long)c->size, names[op],
+			decimals(p50_us), p50_us, decimals(p99_us), p99_us,
+			decimals(p999_us), p999_us, gb_per_s, ratio);
+}
+
+static void print_ops(const struct bench_settings *s, const struct bench_config *c,
+	const struct bench_result *r, struct output *out)
+{
+	for (unsigned op = 0; op < BENCH_OPS; op++)
+		print_op(s, c, r, (enum bench_op)op, out);
+}
+
 static int run_pair(const struct command *command, const struct kind *kind,
 	const struct bench_settings *s, size_t index, struct output *out)
 {
@@ -261,6 +299,7 @@ static int run_pair(const struct command *command, const struct kind *kind,
 		.pin = (enum bench_pin)s->pin,
 		.reply_each = kind->reply_each,
 		.collective = kind->collective,
+		.window = kind->window,
 		.every_ns = s->offer ? TERN_NS_PER_S / s->offer : 0,
 	};
 	struct bench_result result;
@@ -279,7 +318,10 @@ static int run_pair(const struct command *command, const struct kind *kind,
 	}
 	if (index == 0)
 		print_heading(kind, out);
-	print_pair(kind, s, &config, &result, out);
+	if (kind->window)
+		print_ops(s, &config, &result, out);
+	else
+		print_pair(kind, s, &config, &result, out);
 	return EXIT_OK;
 }
 
@@ -492,13 +534,13 @@ static int check_ends(
 	return 0;
 }
 
-/* Checks the options of a collective operation. -EINVAL: `error` has one line. */
-static int check_collective(
+/* Checks the options of a test with operations of its own. -EINVAL: `error` has one line. */
+static int check_operations(
 	const struct kind *kind, const struct bench_settings *s, struct message *error)
 {
-	if (!kind || !kind->collective)
+	if (!kind || !(kind->collective || kind->window))
 		return 0;
-	for (size_t i = 0; i < s->size.count; i++)
+	for (size_t i = 0; kind->collective && i < s->size.count; i++)
 		if (s->size.bytes[i] % BENCH_COLLECTIVE_BYTES)
 			return options_refuse(error,
 				"--size %llu: %s needs a multiple of %u bytes: f32 for "
@@ -546,7 +588,7 @@ static int bench_run(int argc, char **argv)
 		return command_refuse(
 			self, "%s: the test must be one of " KINDS, argv[0]);
 	if (options_parse(options, argc - named, argv + named, &s, &error) ||
-		check_ends(kind, &s, &error) || check_collective(kind, &s, &error))
+		check_ends(kind, &s, &error) || check_operations(kind, &s, &error))
 		return command_refuse(self, "%s", error.text);
 	if (!kind && !s.serve)
 		return command_refuse(self, "the test must be one of " KINDS);
@@ -585,9 +627,10 @@ static int bench_run(int argc, char **argv)
 
 const struct command bench_command = {
 	.name = "bench",
-	.usage = "lat|bw|rate|allreduce|alltoall|pool [options], or --serve HOST:PORT",
-	.summary = "measure round trips, bandwidth, message rate and collectives here or "
-		   "between two hosts, or the memory pool",
+	.usage = "lat|bw|rate|window|allreduce|alltoall|pool [options], or --serve "
+		 "HOST:PORT",
+	.summary = "measure round trips, bandwidth, message rate, puts and gets, and "
+		   "collectives here or between two hosts, or the memory pool",
 	.options = options,
 	.run = bench_run,
 };

@@ -169,9 +169,9 @@ static uint64_t due_ns(const struct bench_end *e, uint64_t n)
  */
 static bool may_start(const struct bench_end *e, uint64_t n)
 {
-	uint64_t due = n < e->total ? due_ns(e, n) : 0;
+	uint64_t due = n < e->send_limit ? due_ns(e, n) : 0;
 
-	return n < e->total &&
+	return n < e->send_limit &&
 	       (n < e->config->warmup || e->done_count >= e->config->warmup) &&
 	       (!due || tern_clock_ns() >= due);
 }
@@ -201,6 +201,11 @@ static void start_messages(struct bench_end *e)
 	}
 }
 
+void bench_end_send_more(struct bench_end *e)
+{
+	start_messages(e);
+}
+
 static void sender_done(struct bench_slot *s, bool reply)
 {
 	struct bench_end *e = s->end;
@@ -209,8 +214,11 @@ static void sender_done(struct bench_slot *s, bool reply)
 		e->trips[s->n - e->config->warmup] = bench_end_clock(e) - s->start;
 	/* A message is complete when its buffer may be reused and, if it is answered, the
 	 * answer has arrived. */
-	if (!s->data_busy && !s->reply_busy)
+	if (!s->data_busy && !s->reply_busy) {
 		bench_end_count(e);
+		if (e->window)
+			bench_window_sent(e);
+	}
 	start_messages(e);
 }
 
@@ -305,6 +313,12 @@ static void peer_event(
 	}
 }
 
+/* The end of a put with a notification tells all that is measured. */
+static void notified(struct tern_peer *peer, const void *data, size_t bytes, void *arg)
+{
+	(void)peer, (void)data, (void)bytes, (void)arg;
+}
+
 static void accepted(struct tern_peer *peer, void *arg)
 {
 	struct bench_end *e = arg;
@@ -346,7 +360,7 @@ static int drive_once(struct bench_end *e)
 	uint64_t limit_ns = TERN_NS_PER_S, due = 0, now_ns;
 	int r;
 
-	if (e->sender && e->config->every_ns && e->next < e->total)
+	if (e->sender && e->config->every_ns && e->next < e->send_limit)
 		due = due_ns(e, e->next);
 	if (e->config->sleep && due) {
 		now_ns = tern_clock_ns();
@@ -361,7 +375,7 @@ static int drive_once(struct bench_end *e)
 int bench_end_drive(
 	struct bench_end *e, bool (*until)(const struct bench_end *e), const char *what)
 {
-	uint64_t seen = e->done_count, quiet_since_ns = tern_clock_ns();
+	uint64_t seen = e->done_count + e->moved, quiet_since_ns = tern_clock_ns();
 	unsigned turns = 0;
 
 	while (!e->usage.status && !until(e)) {
@@ -371,8 +385,8 @@ int bench_end_drive(
 			return bench_end_fail(e, r, "%s: %s", what, tern_status_text(r));
 		if (!e->config->sleep && ++turns % 4096)
 			continue;
-		if (e->done_count != seen) {
-			seen = e->done_count;
+		if (e->done_count + e->moved != seen) {
+			seen = e->done_count + e->moved;
 			quiet_since_ns = tern_clock_ns();
 		} else if (tern_clock_ns() - quiet_since_ns > LIMIT_NS) {
 			return bench_end_fail(e, -ETIMEDOUT,
@@ -439,6 +453,11 @@ int bench_end_open(struct bench_end *e)
 	return r ? bench_end_fail(e, r, "setting up: %s", tern_status_text(r)) : 0;
 }
 
+uint64_t bench_memory_parts(const struct bench_config *config)
+{
+	return config->window ? 3 : config->collective ? 2 : 1;
+}
+
 int bench_end_prepare(struct bench_end *e)
 {
 	struct tern_pool_opts opts = {.prefault = true};
@@ -447,9 +466,10 @@ int bench_end_prepare(struct bench_end *e)
 	e->data_key = tern_key("bench.data");
 	e->reply_key = tern_key("bench.reply");
 	opts.slab_bytes = tern_align_up(e->config->size + 128, 128) *
-				  e->config->inflight * (e->config->collective ? 2 : 1) +
+				  e->config->inflight * bench_memory_parts(e->config) +
 			  (1u << 20);
 	e->total = e->config->warmup + e->config->rounds;
+	e->send_limit = e->config->window ? 0 : e->total;
 	if (e->sender && e->config->reply_each) {
 		/* A set time of a start is one of the clock. */
 		e->ticks = !e->config->every_ns && tern_clock_ticks_are_steady();
@@ -461,6 +481,8 @@ int bench_end_prepare(struct bench_end *e)
 	r = tern_pool_new(e->domain, &opts, &e->pool);
 	if (r == 0)
 		r = e->config->collective ? bench_group_prepare(e) : get_slots(e);
+	if (r == 0 && e->config->window)
+		r = bench_window_prepare(e);
 	return r ? bench_end_fail(e, r, "setting up: %s", tern_status_text(r)) : 0;
 }
 
@@ -481,6 +503,7 @@ void bench_end_close(struct bench_end *e)
 			tern_pool_put(e->pool, &e->slots[i].reply);
 	}
 	bench_group_close(e);
+	bench_window_close(e);
 	tern_pool_free(e->pool);
 	tern_domain_free(e->domain);
 	free(e->slots);
@@ -530,7 +553,7 @@ static int open_channel(struct bench_end *e)
 int bench_end_start_receiving(struct bench_end *e)
 {
 	const struct tern_peer_opts opts = {
-		.event = peer_event, .arg = e, .pool = e->pool};
+		.event = peer_event, .arg = e, .pool = e->pool, .notified = notified};
 	int r;
 
 	tern_peer_set_opts(e->peer, &opts);
@@ -539,7 +562,7 @@ int bench_end_start_receiving(struct bench_end *e)
 	r = open_channel(e);
 	for (uint32_t i = 0; i < e->config->inflight && i < e->total && r == 0; i++)
 		r = post(&e->slots[i], false, false, i);
-	return r;
+	return r == 0 && e->window ? bench_window_start(e) : r;
 }
 
 int bench_end_start_sending(struct bench_end *e)
@@ -549,7 +572,9 @@ int bench_end_start_sending(struct bench_end *e)
 	if (e->config->collective)
 		return bench_group_start(e);
 	r = open_channel(e);
-	if (r == 0)
+	if (r == 0 && e->window)
+		bench_window_start(e);
+	else if (r == 0)
 		start_messages(e);
 	return e->usage.status;
 }
@@ -596,10 +621,11 @@ static int by_value(const void *a, const void *b)
 
 /* Returns a percentile of the round trips, which are sorted, by nearest rank: the smallest
  * such that at least `share` (0 to 1) of all are not longer. */
-static uint64_t percentile_ns(const struct bench_end *e, double share)
+static uint64_t percentile_ns(
+	const struct bench_end *e, const uint64_t *trips, double share)
 {
 	uint64_t n = e->config->rounds, rank = (uint64_t)((double)n * share + 0.999999);
-	uint64_t trip = e->trips[rank ? TERN_MIN(rank, n) - 1 : 0];
+	uint64_t trip = trips[rank ? TERN_MIN(rank, n) - 1 : 0];
 
 	return (uint64_t)((double)trip * trip_unit_ns(e) + 0.5);
 }
@@ -615,7 +641,18 @@ void bench_end_summarise(const struct bench_end *e, const struct bench_usage *ot
 	if (!e->trips)
 		return;
 	qsort(e->trips, n, sizeof(*e->trips), by_value);
-	result->p50_ns = percentile_ns(e, 0.5);
-	result->p99_ns = percentile_ns(e, 0.99);
-	result->p999_ns = percentile_ns(e, 0.999);
+	result->p50_ns = percentile_ns(e, e->trips, 0.5);
+	result->p99_ns = percentile_ns(e, e->trips, 0.99);
+	result->p999_ns = percentile_ns(e, e->trips, 0.999);
+	for (unsigned k = 0; e->window && k < BENCH_OPS; k++) {
+		uint64_t *trips = k == BENCH_SEND ? e->trips : e->op_trips[k];
+
+		qsort(trips, n, sizeof(*trips), by_value);
+		result->ops[k] = (struct bench_op_result){
+			.p50_ns = percentile_ns(e, trips, 0.5),
+			.p99_ns = percentile_ns(e, trips, 0.99),
+			.p999_ns = percentile_ns(e, trips, 0.999),
+			.took_ns = (uint64_t)((double)e->op_took[k] * trip_unit_ns(e)),
+		};
+	}
 }

@@ -27,6 +27,7 @@ struct bench_usage {
 
 struct bench_slot;
 struct bench_group_slot;
+struct bench_window;
 
 struct bench_end {
 	const struct bench_config *config;
@@ -44,7 +45,12 @@ struct bench_end {
 	/* with config->collective, instead of `slots` */
 	struct bench_group_slot *group_slots;
 	struct tern_group *group;
+	struct bench_window *window; /* with config->window; else NULL */
+	uint64_t moved;              /* puts and gets that are complete */
+	/* trips[] of each operation, and how long their batches took, by bench_end_clock() */
+	uint64_t *op_trips[BENCH_OPS], op_took[BENCH_OPS];
 	uint64_t next;       /* sender: number of the next message to send */
+	uint64_t send_limit; /* sender: number of the first message that has to wait */
 	uint64_t done_count; /* messages that are complete at this end */
 	/* sender, with reply_each: round trip of each measured message, by bench_end_clock() */
 	uint64_t *trips;
@@ -64,6 +70,8 @@ int bench_end_fail(struct bench_end *e, int status, const char *fmt, ...)
 
 /* Creates the domain and the context. */
 int bench_end_open(struct bench_end *e);
+/* Number of buffers of config->size for each one in flight, at the end that has more. */
+uint64_t bench_memory_parts(const struct bench_config *config);
 /* Creates the pool and the slots for e->config. */
 int bench_end_prepare(struct bench_end *e);
 /* Frees the listener and the context. Freeing the context ends all requests. */
@@ -113,6 +121,15 @@ uint64_t bench_end_clock(const struct bench_end *e);
 int bench_group_prepare(struct bench_end *e);
 int bench_group_start(struct bench_end *e);
 void bench_group_close(struct bench_end *e);
+
+/* bench_window.c: puts and gets between the messages. prepare: takes memory of e->pool; start:
+ * makes the window, or opens it and begins; sent: a message is complete; close: frees all. */
+int bench_window_prepare(struct bench_end *e);
+int bench_window_start(struct bench_end *e);
+void bench_window_sent(struct bench_end *e);
+void bench_window_close(struct bench_end *e);
+/* Sender: sends further messages, up to the limit. */
+void bench_end_send_more(struct bench_end *e);
 
 /* For a forked child: lets the kernel kill it when its parent dies. `parent`: the
  * parent's process id, taken before the fork. */

@@ -31,14 +31,21 @@
 #include "base/util.h"
 #include "tools/bench_end.h"
 
-#define VERSION      2u
+#define VERSION      3u
 #define ORDER_BYTES  48u
 #define REPORT_BYTES (24u + sizeof(((struct bench_error *)NULL)->text))
 /* One measurement may take at most 1 / MEMORY_PARTS of the server's memory. */
 #define MEMORY_PARTS 4u
 
-enum order_flags { ORDER_SLEEP = 1, ORDER_REPLY_EACH = 2, ORDER_PIN = 4, ORDER_LAST = 8 };
-#define ORDER_FLAGS (ORDER_SLEEP | ORDER_REPLY_EACH | ORDER_PIN | ORDER_LAST)
+enum order_flags {
+	ORDER_SLEEP = 1,
+	ORDER_REPLY_EACH = 2,
+	ORDER_PIN = 4,
+	ORDER_LAST = 8,
+	ORDER_WINDOW = 16,
+};
+#define ORDER_FLAGS                                                                      \
+	(ORDER_SLEEP | ORDER_REPLY_EACH | ORDER_PIN | ORDER_LAST | ORDER_WINDOW)
 
 struct host_end {
 	struct bench_end end;
@@ -65,7 +72,8 @@ static void put_order(void *to, const struct bench_config *c, bool pinned)
 	tern_put_le32(p, VERSION);
 	tern_put_le32(p + 4,
 		(c->sleep ? ORDER_SLEEP : 0u) | (c->reply_each ? ORDER_REPLY_EACH : 0u) |
-			(pinned ? ORDER_PIN : 0u) | (c->last ? ORDER_LAST : 0u));
+			(pinned ? ORDER_PIN : 0u) | (c->last ? ORDER_LAST : 0u) |
+			(c->window ? ORDER_WINDOW : 0u));
 	tern_put_le32(p + 8, (uint32_t)c->receive);
 	tern_put_le32(p + 12, c->inflight);
 	tern_put_le64(p + 16, c->size);
@@ -87,7 +95,8 @@ static bool is_possible(const struct bench_config *c)
 	       c->inflight <= BENCH_INFLIGHT_MAX && c->warmup >= 1 &&
 	       c->warmup <= BENCH_ROUNDS_MAX && c->rounds >= 1 &&
 	       c->rounds <= BENCH_ROUNDS_MAX &&
-	       (!c->collective || c->size % BENCH_COLLECTIVE_BYTES == 0);
+	       (!c->collective || c->size % BENCH_COLLECTIVE_BYTES == 0) &&
+	       (!c->window || (c->reply_each && !c->collective));
 }
 
 /* Reads the client's order. The client is not trusted: each field is checked. */
@@ -107,6 +116,10 @@ static int take_order(struct host_end *h)
 	c->size = tern_get_le64(p + 16);
 	c->warmup = tern_get_le64(p + 24);
 	c->rounds = tern_get_le64(p + 32);
+	c->sleep = flags & ORDER_SLEEP;
+	c->reply_each = flags & ORDER_REPLY_EACH;
+	c->last = flags & ORDER_LAST;
+	c->window = flags & ORDER_WINDOW;
 	c->collective = (enum bench_collective)TERN_MIN(
 		tern_get_le64(p + 40), BENCH_ALLTOALL + 1ull);
 	if (flags & ~(uint32_t)ORDER_FLAGS || receive > BENCH_RECEIVE_PEEK ||
@@ -116,16 +129,13 @@ static int take_order(struct host_end *h)
 			"flight, size %llu, warm-up %llu, rounds %llu",
 			flags, receive, c->inflight, (unsigned long long)c->size,
 			(unsigned long long)c->warmup, (unsigned long long)c->rounds);
-	if (c->size > memory_most() / c->inflight / (c->collective ? 2 : 1))
+	if (c->size > memory_most() / c->inflight / bench_memory_parts(c))
 		return bench_end_fail(&h->end, -ENOMEM,
 			"%u tensors of %llu bytes in flight are more than a quarter of "
 			"the server's memory, which is its limit: %llu bytes",
 			c->inflight, (unsigned long long)c->size,
 			(unsigned long long)memory_most());
 	c->receive = (enum bench_receive)receive;
-	c->sleep = flags & ORDER_SLEEP;
-	c->reply_each = flags & ORDER_REPLY_EACH;
-	c->last = flags & ORDER_LAST;
 	h->pinned = flags & ORDER_PIN;
 	return 0;
 }

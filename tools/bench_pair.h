@@ -33,6 +33,9 @@ enum bench_collective {
 /* A tensor of a collective operation is a multiple of this: two parts of f32. */
 #define BENCH_COLLECTIVE_BYTES 8u
 
+/* Operations of the test window, in the order of their batches. */
+enum bench_op { BENCH_PUT, BENCH_PUT_NOTE, BENCH_GET, BENCH_SEND, BENCH_OPS };
+
 enum bench_pin { BENCH_PIN_AUTO, BENCH_PIN_YES, BENCH_PIN_NO };
 
 struct bench_config {
@@ -55,6 +58,7 @@ struct bench_config {
 	bool rewrite;
 	enum bench_receive receive;
 	enum bench_collective collective;
+	bool window;        /* puts and gets, too: bench_window.c */
 	enum bench_pin pin; /* pin each end to its own core; auto: only if they poll */
 	/* Every message is answered by 8 bytes, and its round trip is timed. If false,
 	 * the message rate is measured: only the last message of the warm-up and the last
@@ -74,6 +78,10 @@ struct bench_result {
 	uint64_t registrations; /* memory registrations of both processes in elapsed_ns */
 	/* percentiles of the round trips, with reply_each */
 	uint64_t p50_ns, p99_ns, p999_ns;
+	/* the test window: percentiles of each operation, and the time of all of them */
+	struct bench_op_result {
+		uint64_t p50_ns, p99_ns, p999_ns, took_ns;
+	} ops[BENCH_OPS];
 	/* each end was pinned to its own core; with `connect`: this end was pinned */
 	bool pinned;
 	char fabric[16]; /* name of the fabric that was used */

@@ -19,6 +19,8 @@ job.use(sys.argv[1])
 PAIR = {"bench": str, "fabric": str, "wait": str, "size": int, "inflight": int, "rounds": int,
         "gb_per_s": float, "msgs_per_s": float, "cpu_s_per_gb": float, "registrations": int}
 TRIPS = {"p50_us": float, "p99_us": float, "p999_us": float}
+OPS = {"bench": str, "op": str, "fabric": str, "wait": str, "size": int, "inflight": int, "rounds": int, "gb_per_s": float,
+       "of_send": float, **TRIPS}
 
 
 def measure(*args, fields):
@@ -27,7 +29,7 @@ def measure(*args, fields):
         for name, kind in fields.items():
             assert isinstance(event.get(name), kind), f"{args}: {name} in {event}"
             assert event[name] or name in ("registrations", "cpu_s_per_gb"), event
-        assert event["registrations"] == 0, f"{args}: memory was registered: {event}"
+        assert event.get("registrations", 0) == 0, f"{args}: memory was registered: {event}"
         if "p50_us" in event:
             assert 0 < event["p50_us"] <= event["p99_us"] <= event["p999_us"], event
     return done.events
@@ -131,6 +133,20 @@ def collectives_are_measured():
                 assert all(e["bench"] == test and e["fabric"] == fabric and e["wait"] == wait for e in events), events
 
 
+def puts_and_gets_are_measured_beside_sends():
+    for fabric in "tcp", "shm":
+        for wait, inflight in (("poll", 1), ("sleep", 3)):
+            events = measure("window", "--fabric", fabric, "--size", "1,4096,3M", "--rounds", 50, "--wait", wait,
+                             "--inflight", inflight, fields=OPS)
+            assert [(e["size"], e["op"]) for e in events] == [
+                (size, op) for size in (1, 4096, 3 << 20) for op in ("put", "put+note", "get", "send")], events
+            assert all(e["fabric"] == fabric and e["wait"] == wait for e in events), events
+            assert all(e["of_send"] == 1 for e in events if e["op"] == "send"), events
+    done = job.finish("bench", "window", "--fabric", "shm", "--size", "8,64", "--rounds", 100)
+    heading, *rows = done.lines
+    assert "of send" in heading and len(rows) == 8 and all(len(row.split()) == 8 for row in rows), done.lines
+
+
 def plain_output_is_a_heading_and_a_row_per_size():
     for test, columns in (("lat", ["bytes", "p50 us", "GB/s", "regs"]), ("pool", ["bytes", "regs"]),
                           ("rate", ["bytes", "msgs/s"])):
@@ -159,8 +175,8 @@ def ends_on_one_core_sleep():
 
 
 def wrong_options_are_refused():
-    job.refused("bench", says=["lat, bw, rate, allreduce, alltoall, pool"])
-    job.refused("bench", "latency", says=["latency", "lat, bw, rate, allreduce, alltoall, pool"])
+    job.refused("bench", says=["lat, bw, rate, window, allreduce, alltoall, pool"])
+    job.refused("bench", "latency", says=["latency", "lat, bw, rate, window, allreduce, alltoall, pool"])
     job.refused("bench", "lat", "--fabric", "roce", says=["roce", "auto, verbs, tcp, shm"])
     job.refused("bench", "lat", "--size", "big", says=["--size big"])
     job.refused("bench", "lat", "--round", "9", says=["--rounds"])
@@ -169,6 +185,8 @@ def wrong_options_are_refused():
     job.refused("bench", "lat", "--size", "8,64", "--rounds", "1,2,3",
                 says=["--rounds has 3 values", "--size has 2"])
     job.refused("bench", "allreduce", "--size", "12", says=["--size 12", "multiple of 8"])
+    job.refused("bench", "window", "--receive", "peek", says=["window excludes --receive"])
+    job.refused("bench", "window", "--rewrite", says=["window excludes --rewrite"])
     job.refused("bench", "alltoall", "--all", says=["alltoall excludes --all"])
     job.refused("bench", "allreduce", "--receive", "peek", says=["allreduce excludes --receive"])
     job.refused("bench", "lat", "--receive", "there", says=["there", "room, alloc, peek"])
@@ -176,6 +194,7 @@ def wrong_options_are_refused():
 
 tap.run([
     collectives_are_measured,
+    puts_and_gets_are_measured_beside_sends,
     latency_is_measured_over_tcp,
     latency_is_measured_over_shm,
     bandwidth_is_measured_on_both,

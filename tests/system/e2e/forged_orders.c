@@ -18,8 +18,8 @@
 #define REPORT_BYTES 4096u
 
 /* An order: the message in which a client of tern bench tells the server what to do. A right
- * order has version 2, `flags` of at most 15, `receive` and `collective` of at most 2, and
- * with `collective` a size that is a multiple of 8. */
+ * order has version 3, `flags` of at most 31 (16 together with 2), `receive` and
+ * `collective` of at most 2, and with `collective` a size that is a multiple of 8. */
 struct order {
 	const char *name;
 	uint32_t bytes; /* length of the message */
@@ -28,22 +28,23 @@ struct order {
 };
 
 static const struct order orders[] = {
-	{"short", 8, 2, 0, 0, 1, 8, 2, 2, 0},
-	{"long", 64, 2, 0, 0, 1, 8, 2, 2, 0},
+	{"short", 8, 3, 0, 0, 1, 8, 2, 2, 0},
+	{"long", 64, 3, 0, 0, 1, 8, 2, 2, 0},
 	{"version", ORDER_BYTES, 1, 0, 0, 1, 8, 2, 2, 0},
-	{"flags", ORDER_BYTES, 2, 16, 0, 1, 8, 2, 2, 0},
-	{"receive", ORDER_BYTES, 2, 0, 3, 1, 8, 2, 2, 0},
-	{"no-flight", ORDER_BYTES, 2, 0, 0, 0, 8, 2, 2, 0},
-	{"inflight", ORDER_BYTES, 2, 0, 0, UINT32_MAX, 8, 2, 2, 0},
-	{"no-size", ORDER_BYTES, 2, 0, 0, 1, 0, 2, 2, 0},
-	{"size", ORDER_BYTES, 2, 0, 0, 1, UINT64_MAX, 2, 2, 0},
-	{"memory", ORDER_BYTES, 2, 0, 0, 1024, 1ull << 30, 2, 2, 0},
-	{"no-warmup", ORDER_BYTES, 2, 0, 0, 1, 8, 0, 2, 0},
-	{"warmup", ORDER_BYTES, 2, 0, 0, 1, 8, UINT64_MAX, 2, 0},
-	{"no-rounds", ORDER_BYTES, 2, 0, 0, 1, 8, 2, 0, 0},
-	{"rounds", ORDER_BYTES, 2, 0, 0, 1, 8, 2, UINT64_MAX, 0},
-	{"collective", ORDER_BYTES, 2, 0, 0, 1, 8, 2, 2, 3},
-	{"uneven", ORDER_BYTES, 2, 0, 0, 1, 12, 2, 2, 1},
+	{"flags", ORDER_BYTES, 3, 32, 0, 1, 8, 2, 2, 0},
+	{"receive", ORDER_BYTES, 3, 0, 3, 1, 8, 2, 2, 0},
+	{"no-flight", ORDER_BYTES, 3, 0, 0, 0, 8, 2, 2, 0},
+	{"inflight", ORDER_BYTES, 3, 0, 0, UINT32_MAX, 8, 2, 2, 0},
+	{"no-size", ORDER_BYTES, 3, 0, 0, 1, 0, 2, 2, 0},
+	{"size", ORDER_BYTES, 3, 0, 0, 1, UINT64_MAX, 2, 2, 0},
+	{"memory", ORDER_BYTES, 3, 0, 0, 1024, 1ull << 30, 2, 2, 0},
+	{"no-warmup", ORDER_BYTES, 3, 0, 0, 1, 8, 0, 2, 0},
+	{"warmup", ORDER_BYTES, 3, 0, 0, 1, 8, UINT64_MAX, 2, 0},
+	{"no-rounds", ORDER_BYTES, 3, 0, 0, 1, 8, 2, 0, 0},
+	{"rounds", ORDER_BYTES, 3, 0, 0, 1, 8, 2, UINT64_MAX, 0},
+	{"collective", ORDER_BYTES, 3, 0, 0, 1, 8, 2, 2, 3},
+	{"no-answers", ORDER_BYTES, 3, 16, 0, 1, 8, 2, 2, 0},
+	{"uneven", ORDER_BYTES, 3, 0, 0, 1, 12, 2, 2, 1},
 };
 
 static struct tern_domain *domain;

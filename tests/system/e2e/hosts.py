@@ -48,6 +48,9 @@ def every_test_measures_over_each_fabric():
                     assert all(e["fabric"] == found and e["wait"] == wait and e["cpu_s_per_gb"] >= 0
                                and e["registrations"] == 0 for e in events), events
                     assert len(events) == len(more[1].split(",")), events
+                events = measure(serving.address, "window", "--wait", wait, "--rounds", 50, "--size", "8,1M", "--inflight", 2)
+                assert all(e["fabric"] == found and e["wait"] == wait and e["p50_us"] > 0 for e in events), events
+                assert [e["op"] for e in events] == ["put", "put+note", "get", "send"] * 2, events
 
 
 def one_table_has_all_sizes():
@@ -100,7 +103,7 @@ def forged_orders_are_refused_and_the_next_client_is_served():
         assert done.returncode == 0, done.stderr
         measure(serving.address, "lat", "--size", "8", "--rounds", 10)
     answers = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert len(answers) == 16, answers
+    assert len(answers) == 17, answers
     says = {"short": "another version", "version": "another version", "long": "reset by peer",
             "memory": "more than a quarter"}
     for name, text in answers.items():
@@ -112,7 +115,7 @@ def nobody_there_is_said():
 
 
 def wrong_options_are_refused():
-    job.refused("bench", "--size", "8", says=["lat, bw, rate, allreduce, alltoall, pool"])
+    job.refused("bench", "--size", "8", says=["lat, bw, rate, window, allreduce, alltoall, pool"])
     job.refused("bench", "lat", "--serve", "127.0.0.1:0", says=["--serve excludes lat"])
     job.refused("bench", "--serve", "127.0.0.1:0", "--size", "8", says=["--serve takes no --size"])
     job.refused("bench", "--serve", "127.0.0.1:0", "--connect", "tcp://127.0.0.1:1", says=["--serve excludes --connect"])
