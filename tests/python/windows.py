@@ -372,12 +372,18 @@ def a_peer_that_stands_still_does_not_hold_up_the_end_of_a_window():
     with Context(name="owner", timeout=LIMIT_S) as context, context.listen() as listener:
         process = other(listener, "open")
         peer = listener.accept()
-        window = context.window(bytearray(1000))
+        memory = numpy.zeros(1000, "u1")
+        alive = weakref.ref(memory)
+        window = context.window(memory)
+        del memory
         peer.channel().recv("window").wait()
         peer.channel().send("theirs", window.describe()).wait()
         peer.channel().recv("ready").wait()
         assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT) is not None
-        window.close(timeout=0.2)
+        window._close(0.2)
+        assert alive() is not None  # until the end, which nobody has asked for yet
+        window.close()
+        assert alive() is None
         process.send_signal(signal.SIGCONT)
         peer.channel().recv("refused").wait()
         peer.close()
