@@ -619,12 +619,13 @@ int tern_window_on_close(struct tern_peer *peer, const struct tern_header *h)
 	tern_list_for_each (n, &peer->windows.remotes) {
 		struct tern_remote *remote = tern_list_entry(n, struct tern_remote, all);
 
-		/* A handle without users is about to leave, or has left, anyway. */
-		if (remote->desc.id != h->key || remote->state != TERN_REMOTE_OPEN ||
-			remote->users == 0)
+		if (remote->desc.id != h->key || remote->state != TERN_REMOTE_OPEN)
 			continue;
 		remote->left_due = true;
-		tern_list_push(&peer->windows.leaving, &remote->queue);
+		/* A handle without users is about to leave anyway; it must not be opened
+		 * again. */
+		if (!tern_list_linked(&remote->queue))
+			tern_list_push(&peer->windows.leaving, &remote->queue);
 		remote_over(remote, -ESTALE);
 		tern_windows_due(peer);
 		return 0;

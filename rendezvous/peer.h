@@ -248,14 +248,17 @@ struct tern_peer_windows {
 	/* Parts of puts and gets that are over, and messages of the peer about them that
 	 * were answered. */
 	uint64_t moved_count;
+	bool dropped_note; /* a notification came, and the user has no notified() */
 
 	/* Our windows that the peer accesses: window.c. */
-	struct tern_map grants;    /* struct tern_grant, by the id of the window */
-	struct tern_list granted;  /* the same */
-	struct tern_list closes;   /* grants whose CLOSE is to be sent */
-	struct tern_job *jobs;     /* TERN_PARTS_MAX entries; NULL until first used */
+	struct tern_map grants;   /* struct tern_grant, by the id of the window */
+	struct tern_list granted; /* the same */
+	struct tern_list closes;  /* grants whose CLOSE is to be sent */
+	struct tern_job *jobs;    /* JOBS_MAX (window.c) entries; NULL until first used */
 	struct tern_list jobs_due; /* jobs with bytes to move or a DONE to send */
 	uint32_t job_count;        /* entries of `jobs` in use */
+	uint32_t
+		answered_count; /* of these: DONE was sent, and the fabric has not ended */
 	struct tern_open_answer answers[TERN_OPENS_MAX];
 	uint32_t answer_count;
 

@@ -4,12 +4,20 @@
 #include "rendezvous/window.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "rendezvous/rendezvous.h"
 #include "transport/memory/mem.h"
 
 /* ---- handles ---- */
+
+/* True if the owner takes both descriptors for that of the same window. It has one grant
+ * for each window and peer, which the first LEFT ends, so there must be one handle. */
+static bool is_same(const struct tern_window_desc *a, const struct tern_window_desc *b)
+{
+	return a->incarnation == b->incarnation && a->id == b->id &&
+	       a->capability[0] == b->capability[0] &&
+	       a->capability[1] == b->capability[1] && a->bytes == b->bytes;
+}
 
 static struct tern_remote *find_remote(
 	struct tern_peer *peer, const struct tern_window_desc *desc)
@@ -17,8 +25,7 @@ static struct tern_remote *find_remote(
 	tern_list_for_each (n, &peer->windows.remotes) {
 		struct tern_remote *remote = tern_list_entry(n, struct tern_remote, all);
 
-		if (remote->state != TERN_REMOTE_OVER &&
-			memcmp(&remote->desc, desc, sizeof(*desc)) == 0)
+		if (remote->state != TERN_REMOTE_OVER && is_same(&remote->desc, desc))
 			return remote;
 	}
 	return NULL;
@@ -68,6 +75,8 @@ int tern_remote_open(struct tern_peer *peer, const struct tern_window_desc *desc
 		remote = remote_new(peer, desc);
 	if (!remote)
 		return -ENOMEM;
+	/* Whoever claims more rights than the window gives is refused by the owner. */
+	remote->desc.access |= desc->access;
 	if (remote->users++ == 0 && remote->state == TERN_REMOTE_OPEN)
 		tern_list_remove(&remote->queue); /* LEFT was due, and is not any more */
 	*out = remote;

@@ -24,6 +24,10 @@
 #include "rendezvous/rendezvous.h"
 #include "transport/memory/mem.h"
 
+/* Entries of a peer's table of jobs: TERN_PARTS_MAX that it waits for, which is its limit,
+ * and as many whose DONE was sent before the fabric has ended the put. */
+#define JOBS_MAX (2 * TERN_PARTS_MAX)
+
 /* ---- the table ---- */
 
 /* The memory by which a fabric accesses the window, and the window's offset in it. */
@@ -48,7 +52,8 @@ static int register_own(struct tern_window *window)
 		pins |= domain->fabrics[i]->ops->pins_memory;
 	if (!pins)
 		return 0;
-	return window->buf.mem->read_only
+	/* The device refuses writes to what is registered for reading only. */
+	return window->buf.mem->read_only || !(window->access & TERN_WINDOW_WRITE)
 		       ? tern_mem_wrap_readonly(
 				 domain, base, window->buf.bytes, &window->own)
 		       : tern_mem_wrap(domain, base, window->buf.bytes, &window->own);
@@ -315,8 +320,8 @@ static struct tern_job *job_new(struct tern_peer *peer, const struct tern_header
 	struct tern_job *job;
 
 	if (!w->jobs)
-		w->jobs = calloc(TERN_PARTS_MAX, sizeof(*w->jobs));
-	if (!w->jobs || w->job_count == TERN_PARTS_MAX)
+		w->jobs = calloc(JOBS_MAX, sizeof(*w->jobs));
+	if (!w->jobs || w->job_count - w->answered_count == TERN_PARTS_MAX)
 		return NULL;
 	for (job = w->jobs; job->state != TERN_JOB_FREE; job++)
 		;
@@ -347,6 +352,7 @@ static void job_free(struct tern_job *job)
 	tern_list_remove(&job->queue);
 	job->state = TERN_JOB_FREE;
 	job->peer->windows.job_count--;
+	job->peer->windows.answered_count -= job->answered;
 	job_leave_window(job);
 }
 
@@ -400,6 +406,8 @@ static int job_answer(struct tern_job *job)
 		.dst = job->src,
 		.status = (int16_t)job->status};
 
+	if (job->op_out && job->peer->windows.answered_count == TERN_PARTS_MAX)
+		return -EAGAIN; /* moved() goes on */
 	if (tern_stream_apart(job->peer, &h, NULL) < 0)
 		return -EAGAIN;
 	job->peer->windows.moved_count++;
@@ -408,6 +416,7 @@ static int job_answer(struct tern_job *job)
 		return 0;
 	}
 	job->answered = true;
+	job->peer->windows.answered_count++;
 	job->state = TERN_JOB_MOVING;
 	tern_list_remove(&job->queue);
 	return 0;
@@ -487,21 +496,40 @@ int tern_window_on_fence(struct tern_peer *peer, const struct tern_header *h)
 
 /* ---- closing ---- */
 
+/* True if the peer may access the window, or if bytes of it are being moved for the peer,
+ * which may go on after the peer has left. */
+static bool uses(struct tern_peer *peer, const struct tern_window *window)
+{
+	const struct tern_job *jobs = peer->windows.jobs;
+
+	if (grant_by_id(peer, window->id))
+		return true;
+	for (uint32_t i = 0; jobs && i < JOBS_MAX; i++)
+		if (jobs[i].state != TERN_JOB_FREE && jobs[i].window == window)
+			return true;
+	return false;
+}
+
 static void deadline(struct tern_timer *timer)
 {
 	struct tern_window *window =
 		tern_container_of(timer, struct tern_window, deadline);
 
-	tern_list_for_each (n, &window->grants) {
-		struct tern_grant *grant =
-			tern_list_entry(n, struct tern_grant, of_window);
+	/* Held, so that it does not end before the last peer was visited. */
+	window->job_count++;
+	tern_list_for_each_safe (n, &window->rdv->peers) {
+		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
 
+		if (!uses(peer, window))
+			continue;
 		tern_log(window->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: has not left a window of %llu bytes that was closed: the "
 			"connection is cut",
-			grant->peer->name, (unsigned long long)window->buf.bytes);
-		tern_peer_cut(grant->peer, -ETIMEDOUT);
+			peer->name, (unsigned long long)window->buf.bytes);
+		tern_peer_cut(peer, -ETIMEDOUT);
 	}
+	window->job_count--;
+	maybe_end(window);
 }
 
 static int start_close(struct tern_window *window, uint64_t timeout_ns)
@@ -588,11 +616,12 @@ int tern_window_on_notify(struct tern_peer *peer, const struct tern_header *h)
 		return 0;
 	if (peer->opts.notified)
 		peer->opts.notified(peer, data, h->bytes, peer->opts.arg);
-	else
+	else if (!peer->windows.dropped_note)
 		tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
-			"%s: a notification of %llu bytes is dropped: the peer's options "
-			"have no notified()",
+			"%s: notifications are dropped, the first one of %llu bytes: the "
+			"peer's options have no notified()",
 			peer->name, (unsigned long long)h->bytes);
+	peer->windows.dropped_note |= !peer->opts.notified;
 	return 0;
 }
 
@@ -610,7 +639,7 @@ void tern_window_lost_owner(struct tern_peer *peer)
 	struct tern_peer_windows *w = &peer->windows;
 
 	w->answer_count = 0;
-	for (uint32_t i = 0; w->jobs && i < TERN_PARTS_MAX; i++) {
+	for (uint32_t i = 0; w->jobs && i < JOBS_MAX; i++) {
 		tern_assert(!w->jobs[i].op_out);
 		if (w->jobs[i].state != TERN_JOB_FREE)
 			job_free(&w->jobs[i]);

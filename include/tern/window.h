@@ -136,8 +136,8 @@ static inline int tern_window_close(
  * - -ESTALE: the window is closed, or its context is not the one at the other end now;
  * - -EACCES: the descriptor is not that of the window.
  *
- * Opening the same descriptor again returns the same handle, which must be closed as
- * often as it was opened. -ENOMEM.
+ * Opening the same window again returns the same handle, which must be closed as often as
+ * it was opened. -ENOMEM.
  */
 TERN_API int tern_remote_open(struct tern_peer *peer, const struct tern_window_desc *desc,
 	struct tern_remote **out);

@@ -310,6 +310,7 @@ static void test_only_the_right_descriptor_opens_a_window(const struct instance 
 
 static void test_bounds_and_rights(const struct instance *instance)
 {
+	struct tern_remote *again;
 	struct pane pane;
 	struct call call = {0};
 	struct tern_buf buf, far;
@@ -356,6 +357,16 @@ static void test_bounds_and_rights(const struct instance *instance)
 		desc.access = TERN_WINDOW_READ | TERN_WINDOW_WRITE;
 		assert_int_equal(status_by(&pane, &desc),
 			access == TERN_WINDOW_READ ? -EACCES : 0);
+		/* Both are one handle, so the window is still open. */
+		assert_int_equal(
+			tern_remote_open(pane.meet->ends[A].peer, &desc, &again), 0);
+		assert_ptr_equal(again, pane.remote);
+		assert_int_equal(tern_remote_close(again), 0);
+		if (access == TERN_WINDOW_READ)
+			assert_int_equal(call_get(&call, &pane, &buf, 0), 0);
+		else
+			assert_int_equal(call_put(&call, &pane, &buf, 0, NULL), 0);
+		end_well(&pane, &call);
 	}
 	pane_fini(&pane);
 }
