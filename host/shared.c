@@ -418,6 +418,33 @@ int tern_shared_wait(
 	return r;
 }
 
+struct group_waiter {
+	struct shared_waiter waiter;
+	struct tern_group_req *req;
+};
+
+static bool group_has_ended(struct shared_waiter *waiter)
+{
+	return tern_group_test(
+		       tern_container_of(waiter, struct group_waiter, waiter)->req) !=
+	       -EINPROGRESS;
+}
+
+int tern_shared_wait_group(
+	struct tern_shared *shared, struct tern_group_req *req, uint64_t timeout_ns)
+{
+	struct group_waiter w = {.waiter.is_answered = group_has_ended, .req = req};
+	int r = shared_enter(shared);
+
+	if (r < 0)
+		return r;
+	r = shared_wait_for(shared, &w.waiter, timeout_ns);
+	if (r == 0)
+		r = tern_group_test(req);
+	shared_leave(shared);
+	return r;
+}
+
 int tern_shared_poll(struct tern_shared *shared)
 {
 	int n = shared_enter(shared);

@@ -3,9 +3,10 @@
  * A shared context: a context with a progress thread of its own, which any thread may
  * use. Threads take turns: between tern_shared_lock() and tern_shared_unlock() the
  * caller's thread is the context's thread, and it may call all functions of
- * <tern/channel.h> and <tern/train.h> that do not block. Callbacks run with the lock
- * held, on the progress thread or on a thread that is in a call of this header. They must
- * not lock, wait, or take a mutex that a caller may hold during a call.
+ * <tern/channel.h>, <tern/window.h>, <tern/group.h> and <tern/train.h> that do not block.
+ * Callbacks run with the lock held, on the progress thread or on a thread that is in a call
+ * of this header. They must not lock, wait, or take a mutex that a caller may hold during a
+ * call.
  *
  *     tern_shared_new
  *     tern_shared_lock, tern_send or others, tern_shared_unlock
@@ -30,6 +31,7 @@
 #ifndef TERN_SHARED_H
 #define TERN_SHARED_H
 
+#include <tern/group.h>
 #include <tern/train.h>
 
 #ifdef __cplusplus
@@ -76,6 +78,9 @@ TERN_API void tern_shared_unlock(struct tern_shared *shared);
  * tern_wait(). The caller does not hold the lock. */
 TERN_API int tern_shared_wait(
 	struct tern_shared *shared, struct tern_req *req, uint64_t timeout_ns);
+/* The same for an operation of a group. */
+TERN_API int tern_shared_wait_group(
+	struct tern_shared *shared, struct tern_group_req *req, uint64_t timeout_ns);
 
 /*
  * Makes one round of progress on the calling thread, as tern_progress() does, for programs that

@@ -211,6 +211,7 @@ PyObject *context_collect(struct context *self, PyObject *ignored)
 			r->holds = true;
 		Py_DECREF((PyObject *)r);
 	}
+	collect_operations(self, list);
 	return list;
 }
 

@@ -94,6 +94,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 	self->forks = fork_count();
 	self->event_fd = -1;
 	self->last_ended = &self->ended;
+	self->last_operation = &self->ended_operations;
 	pthread_mutex_init(&self->lock, NULL);
 	pthread_cond_init(&self->changed, NULL);
 	BUSY(self, r = tern_shared_new(&shared_opts, &self->shared));
@@ -126,6 +127,7 @@ static PyObject *context_close(struct context *self, PyObject *ignored)
 		listener_shut(l);
 		Py_DECREF((PyObject *)l);
 	}
+	groups_shut(self);
 	while (self->peers) {
 		struct peer *p = self->peers;
 
@@ -545,6 +547,9 @@ static PyObject *peer_say_goodbye(struct peer *self, PyObject *ignored)
 static PyObject *peer_free(struct peer *self, PyObject *ignored)
 {
 	(void)ignored;
+	if (self->groups > 0)
+		return raise_text(
+			-EBUSY, "the peer belongs to a group: close that first");
 	peer_shut(self);
 	Py_RETURN_NONE;
 }
@@ -605,6 +610,7 @@ static PyMethodDef context_methods[] = {
 	METHOD(context, pool, METH_VARARGS),
 	METHOD(context, wrap, METH_VARARGS),
 	METHOD(context, window, METH_VARARGS),
+	METHOD(context, group, METH_VARARGS),
 	{NULL, NULL, 0, NULL},
 };
 static PyMethodDef listener_methods[] = {
@@ -687,5 +693,5 @@ int load_transport(PyObject *module)
 		if (!*types[i].type || PyModule_AddType(module, *types[i].type) < 0)
 			return -1;
 	}
-	return 0;
+	return load_groups(module);
 }

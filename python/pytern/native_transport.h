@@ -3,8 +3,8 @@
  * The objects of the Python package for the transport (<tern/channel.h>), and what their
  * files share: native_transport.c has contexts, listeners, peers and channels,
  * native_request.c requests, native_buffer.c memory, native_dlpack.c tensors of other
- * libraries, native_window.c windows and notifications. The rules of native.c hold here,
- * too, and these:
+ * libraries, native_window.c windows and notifications, native_group.c groups. The rules of
+ * native.c hold here, too, and these:
  *
  * - Callbacks of the library run with the context locked and without the GIL. They note what
  *   has happened under `lock`, which nobody holds while it waits for anything.
@@ -38,10 +38,12 @@ struct context {
 	struct listener *listeners; /* those that listen */
 	struct peer *peers;         /* those that were not freed */
 	struct window *windows;     /* those that are open */
+	struct group *groups;       /* those that were not freed */
 	pthread_mutex_t lock;       /* protects the fields below, and those of links */
 	pthread_cond_t changed;     /* `changes` has grown */
 	unsigned long long changes; /* peers that came, their states, ends of requests */
 	struct request *ended, **last_ended;
+	struct operation *ended_operations, **last_operation;
 	int event_fd; /* readable when something has changed; -1: nobody has asked */
 };
 
@@ -81,6 +83,7 @@ struct peer {
 	struct peer *next, **place; /* in context->peers */
 	struct pool *pool;          /* for what is received; NULL: freed */
 	unsigned users;             /* calls that use `link` */
+	int groups;                 /* that have the peer */
 };
 
 struct channel {
@@ -208,6 +211,18 @@ void request_begin(struct request *self, struct context *context, PyObject *uses
 void request_revert(struct request *self);
 /* The same, and raises. */
 PyObject *request_refused(struct request *self, int status);
+
+/* ---- native_group.c ---- */
+
+/* Adds the types to the module. */
+int load_groups(PyObject *module);
+
+/* A method of Context. */
+PyObject *context_group(struct context *self, PyObject *args);
+/* Leaves all groups of the context. */
+void groups_shut(struct context *context);
+/* Appends the operations that have ended to the list. */
+void collect_operations(struct context *self, PyObject *list);
 
 /* ---- native_buffer.c ---- */
 

@@ -19,7 +19,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Generator, TypeVar
 
@@ -31,7 +31,8 @@ from ._native import Buffer
 from .rules import _integer, _number
 from .session import WAIT_S, _text
 
-__all__ = ["Buffer", "Channel", "Context", "Listener", "Peer", "PeerDown", "Remote", "Request", "Window"]
+__all__ = ["Buffer", "Channel", "Context", "Group", "Listener", "Operation", "Peer", "PeerDown", "Remote", "Request",
+           "Window"]
 T = TypeVar("T")
 # With these a request ends while its peer is up (tern_send() in <tern/channel.h>).
 _OWN = {-errno.EMSGSIZE, -errno.EEXIST, -errno.ECANCELED, -errno.EACCES, -errno.EIO, -errno.ENOTRECOVERABLE, -errno.ENOBUFS,
@@ -151,6 +152,14 @@ class Context:
         """Lets peers get from the memory of a tensor (`read`), or put into it (`write`), while the program does something
         else. The memory stays until the window is closed."""
         return Window(self, tensor, read, write)
+
+    def group(self, rank: int, size: int, peers: "Sequence[Peer | None]", number: int, *, hosts: Sequence[int] | None = None,
+              timeout: float = 300.0) -> "Group":
+        """Joins a group of processes. `peers`: for each rank the Peer to it; that of this rank is ignored. `number`: the
+        same at all ranks, and not that of a channel, or of another group, of one of these peers. `hosts`: for each rank the
+        number of its host, the same at all ranks; None: all are on one host. `timeout`: seconds within which an
+        operation must end; the line of the error then names the rank that is furthest behind."""
+        return Group(self, rank, size, peers, number, hosts, timeout)
 
     def _memory(self) -> _native.Pool:
         if self._pool is None:
@@ -521,5 +530,6 @@ def _set(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-# This file needs the classes above.
+# These files need the classes above.
+from ._groups import Group, Operation  # noqa: E402
 from ._windows import Remote, Window, _notify  # noqa: E402
