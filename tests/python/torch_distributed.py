@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's torch.distributed over Tern: pytern.torch.distributed. Every rank is a process.
+
+usage: torch_distributed.py
+"""
+import datetime
+import multiprocessing
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+
+import with_torch  # noqa: F401  (first: it may start this script again, with another Python)
+import pytern.torch.distributed  # noqa: F401
+import torch
+import torch.distributed as dist
+from jobs import tap
+
+LIMIT_S = 60
+KILLS = int(os.environ.get("TERN_PLUGIN_KILLS", 20))
+fork = multiprocessing.get_context("fork")
+
+
+# ---- ranks ----
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def be_rank(answers, act, backend, rank, size, limit_s):
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group(backend, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=limit_s))
+        answers.put((rank, act(rank, size)))
+    except BaseException:
+        answers.put((rank, traceback.format_exc()))
+    finally:
+        answers.close()
+        answers.join_thread()
+        os._exit(0)
+
+
+class Ranks:
+    """Processes that each call act(rank, size). `answers`: (rank, what it has returned, or a traceback)."""
+
+    def __init__(self, act, size, backend="tern", fabrics="auto", limit_s=LIMIT_S):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo",
+                          TERN_FABRICS=fabrics)
+        self.answers = fork.Queue()
+        self.running = [fork.Process(target=be_rank, args=(self.answers, act, backend, rank, size, limit_s))
+                        for rank in range(size)]
+        for process in self.running:
+            process.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for process in self.running:
+            process.kill()
+            process.join()
+
+    def next(self):
+        return self.answers.get(timeout=LIMIT_S)
+
+
+def run(act, size, **options):
+    """What all ranks return, by rank."""
+    with Ranks(act, size, **options) as ranks:
+        answers = dict(ranks.next() for _ in range(size))
+    for rank, answer in answers.items():
+        assert not isinstance(answer, str), f"rank {rank}: {answer}"
+    return [answers[rank] for rank in range(size)]
+
+
+def given(rank, dtype, shape=(7, 5)):
+    """Small whole numbers, whose sums and products are exact in every order."""
+    torch.manual_seed(rank)
+    return torch.randint(1, 4, shape).to(dtype)
+
+
+# ---- the tests ----
+
+OPS = ("SUM", "PRODUCT", "MIN", "MAX")
+
+
+def of_gloo(rank, size):
+    """What gloo has, too."""
+    found = []
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int8, torch.uint8):
+        for op in OPS:
+            tensor = given(rank, dtype)
+            dist.all_reduce(tensor, op=getattr(dist.ReduceOp, op))
+            found.append(tensor)
+            tensor = given(rank, dtype, (5000,))
+            dist.reduce(tensor, size - 1, op=getattr(dist.ReduceOp, op))
+            found.append(tensor if rank == size - 1 else None)
+    for root in range(size):
+        tensor = given(rank, torch.float32, (3000,))
+        dist.broadcast(tensor, root)
+        parts = [torch.empty(4, 3) for _ in range(size)] if rank == root else None
+        dist.gather(given(rank, torch.float32, (4, 3)), parts, root)
+        mine = torch.empty(4, 3)
+        dist.scatter(mine, [given(10 * r, torch.float32, (4, 3)) for r in range(size)] if rank == root else None, root)
+        found += [tensor, *(parts or []), mine]
+    outs = [torch.empty(6) for _ in range(size)]
+    dist.all_gather(outs, given(rank, torch.float32, (6,)))
+    found += outs
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * 100 * rank})
+    listed = [rank, "root's"] if rank == 1 else [None, None]
+    dist.broadcast_object_list(listed, 1)
+    assert objects[1] == {"rank": 1, "text": "x" * 100} and listed == [1, "root's"], (objects, listed)
+    dist.barrier()
+    return [None if tensor is None else tensor.contiguous().tolist() for tensor in found]
+
+
+def everything_that_gloo_has_too_gives_what_gloo_gives():
+    for size, fabrics in ((2, "auto"), (3, "tcp")):
+        expected = run(of_gloo, size, backend="gloo")
+        for rank, (ours, theirs) in enumerate(zip(run(of_gloo, size, fabrics=fabrics), expected)):
+            differ = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b]
+            assert not differ, (rank, differ, ours[differ[0]], theirs[differ[0]])
+
+
+def beyond_gloo(rank, size):
+    everyone = range(size)
+    tensor = torch.tensor([rank + 1.0, 3.0])
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    assert tensor.tolist() == [(size + 1) / 2, 3.0]
+    tensor = torch.full((1000,), rank + 1.0, dtype=torch.bfloat16)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [sum(r + 1.0 for r in everyone)] * 1000
+    truth = torch.tensor([False, True, rank == 1])
+    dist.all_reduce(truth)
+    assert truth.tolist() == [False, True, True]
+    dist.all_reduce(truth, op=dist.ReduceOp.MIN)
+    assert truth.tolist() == [False, True, True]
+    dist.all_reduce(torch.empty(0))
+    apart = torch.zeros(6, 8)[:, ::2] + rank
+    whole = torch.zeros(6, 8)
+    whole[:, ::2] = apart
+    dist.all_reduce(whole[:, ::2])
+    assert (whole[:, ::2] == sum(everyone)).all() and (whole[:, 1::2] == 0).all()
+    out = torch.empty(3)
+    dist.reduce_scatter(out, [torch.full((3,), float(r + rank)) for r in everyone])
+    assert out.tolist() == [sum(rank + r for r in everyone)] * 3
+    outs = [torch.empty(2, 2) for _ in everyone]
+    dist.all_to_all(outs, [torch.full((2, 2), 10.0 * rank + r) for r in everyone])
+    assert [o[0, 0].item() for o in outs] == [10.0 * r + rank for r in everyone]
+    whole = torch.empty(size, dtype=torch.int64)
+    dist.all_to_all_single(whole, torch.tensor([10 * rank + r for r in everyone]))
+    assert whole.tolist() == [10 * r + rank for r in everyone]
+    works = [dist.all_reduce(torch.ones(1 << 18), async_op=True) for _ in range(30)]
+    for work in works:
+        work.wait()
+        assert work.is_completed() and (work.result()[0] == size).all()
+    for number in range(2000):
+        dist.all_reduce(torch.ones(1), async_op=True)
+        if number % 100 == 0:
+            dist.barrier()
+    assert len(dist.distributed_c10d._get_default_group()._works) < 1000
+    future = dist.all_reduce(torch.ones(5), async_op=True).get_future()
+    assert future.wait()[0].tolist() == [float(size)] * 5
+    # In a ring, with two tags that are received in the other order.
+    after, before = (rank + 1) % size, (rank - 1) % size
+    sends = [dist.isend(torch.tensor([100.0 * tag + rank]), after, tag=tag) for tag in (1, 2)]
+    for tag in (2, 1):
+        dist.recv(tensor := torch.empty(1), before, tag=tag)
+        assert tensor.item() == 100.0 * tag + before
+    for send in sends:
+        send.wait()
+    pair = dist.new_group([0, 2])
+    if rank != 1:
+        dist.all_reduce(tensor := torch.tensor([float(rank)]), group=pair)
+        assert tensor.item() == 2.0
+    dist.barrier()
+    return True
+
+
+def what_gloo_does_not_have_is_right():
+    for fabrics in ("auto", "tcp"):
+        run(beyond_gloo, 3, fabrics=fabrics)
+
+
+def trained(rank, size):
+    torch.manual_seed(5)
+    module = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(), torch.nn.Linear(300, 3))
+    parallel = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(100 + rank)
+    for _ in range(8):
+        optimizer.zero_grad()
+        parallel(torch.randn(16, 20)).square().sum().backward()
+        optimizer.step()
+    return [p.detach().numpy().tobytes() for p in module.parameters()]
+
+
+def ddp_gives_the_bytes_that_gloo_gives():
+    expected = run(trained, 2, backend="gloo")
+    assert expected[0] == expected[1]
+    for fabrics in ("auto", "tcp"):
+        assert run(trained, 2, fabrics=fabrics) == expected, fabrics
+
+
+def refusals(rank, size):
+    found = []
+    for call in (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BOR),
+                 lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 2], [1, 2]),
+                 lambda: dist.recv(torch.empty(3)),
+                 lambda: dist.all_gather([torch.empty(2)] * size, torch.empty(3))):
+        try:
+            call()
+            found.append("nothing")
+        except Exception as error:
+            found.append(str(error).splitlines()[0])
+    dist.barrier()
+    return found
+
+
+def what_is_not_there_is_refused_in_a_line():
+    for said in run(refusals, 2):
+        for text, expected in zip(said, ("all_reduce: .*BOR of torch.int32 is not there", "expected parts of one size, got ",
+                                         "recv without a source: name the rank", "expected 3 tensors of one size")):
+            assert re.search(expected, text), (text, expected)
+
+
+ready = fork.Value("i", 0)
+
+
+def until_it_fails(rank, size):
+    tensor = torch.ones(50_000)
+    dist.all_reduce(tensor)
+    with ready:
+        ready.value += 1
+    try:
+        while True:
+            tensor.fill_(1.0)
+            dist.all_reduce(tensor)
+            assert (tensor == size).all()
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def started(fabrics, **options):
+    """Three ranks that are in the middle of their operations."""
+    ready.value = 0
+    ranks = Ranks(until_it_fails, 3, fabrics=fabrics, **options)
+    deadline = time.monotonic() + LIMIT_S
+    while ready.value < 3:
+        assert time.monotonic() < deadline, "the ranks do not begin"
+        time.sleep(0.01)
+    return ranks
+
+
+def a_killed_rank_is_named_by_all():
+    shuffled = random.Random(7)
+    for number in range(KILLS):
+        with started(("auto", "tcp")[number % 2]) as ranks:
+            victim = number % 3
+            time.sleep(0.1 * shuffled.random())
+            os.kill(ranks.running[victim].pid, signal.SIGKILL)
+            for _ in range(2):
+                rank, answer = ranks.next()
+                assert isinstance(answer, dict), answer
+                told = f"rank {victim} \\(.*pid {ranks.running[victim].pid}"
+                assert re.search(told, answer["error"]), (number, rank, victim, answer)
+
+
+def a_stopped_rank_is_named_by_all():
+    for fabrics in ("auto", "tcp"):
+        with started(fabrics, limit_s=3) as ranks:
+            os.kill(ranks.running[1].pid, signal.SIGSTOP)
+            for _ in range(2):
+                rank, answer = ranks.next()
+                assert isinstance(answer, dict), answer
+                assert "rank 1 (" in answer["error"] and "does not answer" in answer["error"], (rank, answer)
+
+
+def the_log_tells_the_fabric():
+    program = ("import sys, torch, torch.distributed as dist, pytern.torch.distributed; dist.init_process_group('tern', "
+               "rank=int(sys.argv[1]), world_size=2); dist.barrier()")
+    environment = {**os.environ, "TERN_LOG": "info", "TERN_FABRICS": "tcp", "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(free_port())}
+    running = [subprocess.Popen([sys.executable, "-c", program, str(rank)], text=True, stderr=subprocess.PIPE,
+                                env=environment) for rank in range(2)]
+    for rank, process in enumerate(running):
+        said = process.communicate(timeout=LIMIT_S)[1]
+        assert process.returncode == 0, said
+        assert re.search(f"^tern: rank {rank} reaches rank {1 - rank}, .*pid {running[1 - rank].pid} .*, by tcp$", said, re.M), said
+
+
+if __name__ == "__main__":
+    tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
+             ddp_gives_the_bytes_that_gloo_gives, what_is_not_there_is_refused_in_a_line, a_killed_rank_is_named_by_all,
+             a_stopped_rank_is_named_by_all, the_log_tells_the_fabric])
