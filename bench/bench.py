@@ -288,7 +288,7 @@ def prepare(options, base):
     """Installs and builds. Returns {package: why it is missing}."""
     if options.release_grpc:
         build_grpc()
-    training = "train" in options.questions
+    training = bool({"train", "allreduce"} & set(options.questions))
     missing = {**install.peers(not options.quick or training, not options.no_install, training),
                **grpc_release.missing()}
     if "verbs" in options.questions and not options.no_install and not base:

@@ -286,7 +286,23 @@ def training():
     return rows
 
 
-GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training()]
+def allreduces():
+    """Tern's backend of PyTorch beside gloo."""
+    rows = []
+    for fabric, gloo in (("tcp", "torch.gloo"), ("shm", "torch.gloo.shm")):
+        what, ours = f"{fabric}, all-reduce in PyTorch", {"question": "allreduce", "group": "collectives"}
+        rows += [lat(f"{what}, 4 KiB", f"tern.{fabric}", 4 * K, "gloo", [gloo], "<=", 0.3, **ours),
+                 lat(f"{what}, 64 MiB, times as fast", f"tern.{fabric}", 64 * M, "gloo", [gloo], ">=", 1.5, invert=True,
+                     **ours),
+                 Goal(f"{fabric}, {WIDE} in PyTorch, 2 workers, DDP over Tern", "train", f"tern.ddp.{fabric}",
+                      f"{WIDE}, 2w", "samples_per_s", "DDP over gloo, 2 workers",
+                      ["torch.ddp" if fabric == "tcp" else "torch.ddp.shm"], ">=", 1.3, smaller=False, unit="/s",
+                      group="collectives")]
+    return rows
+
+
+GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training(),
+         *allreduces()]
 
 
 # ---- figures from the results ----

@@ -6,7 +6,7 @@ Every contender trains the same model from the same values with the same records
 and one that has another loss does not do the work.
 """
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import contenders as who
@@ -92,6 +92,15 @@ def peer(plan, key, title, program, model, workers, fabric="tcp", variant=""):
                      {**ENVIRONMENT, **who.cubic()}, "sleep", fabric, why, point)
 
 
+def ddp_over_tern(plan, fabric, model):
+    """DistributedDataParallel with Tern's backend. On one host, TERN_FABRICS=auto is shared memory."""
+    with_gloo = peer(plan, f"tern.ddp.{fabric}", f"PyTorch DDP, Tern's backend, {fabric}", "torch_train.py", model, 2,
+                     fabric, "ddp-tern")
+    of_tern = tern(plan, fabric, model, 2)
+    environment = {**of_tern.environment, "TERN_FABRICS": "auto" if fabric == "shm" else fabric}
+    return replace(with_gloo, environment=environment, missing=of_tern.missing, ours=True)
+
+
 def contenders(plan, model):
     """The contenders for one model: those with one worker, and those with two. PyTorch alone moves no bytes, so its
     fabric only says next to whom it runs."""
@@ -103,6 +112,7 @@ def contenders(plan, model):
                     model, workers) for workers in (1, 2) if flow]
     found += by_flow[:1]
     found += [tern(plan, fabric, model, 2) for fabric in ("tcp", "shm")]
+    found += [ddp_over_tern(plan, fabric, model) for fabric in ("tcp", "shm")]
     found += [peer(plan, "torch.ddp", "PyTorch DDP, gloo", "torch_train.py", model, 2, variant="ddp"),
               peer(plan, "torch.ddp.shm", "PyTorch DDP, gloo, run next to Tern's shm", "torch_train.py", model, 2,
                    "shm", variant="ddp")]
@@ -136,8 +146,8 @@ ABOUT = (
     "batch for each worker (128 records; 32 of the wide MLP; 16 of the transformer, which is a character model of "
     "64 characters, two layers of width 128 and 1.7 MB, without dropout), with SGD and float32. Tern: `tern run` "
     "with one server and pytern.torch, sync. DDP: DistributedDataParallel over gloo, whose workers sum among "
-    "themselves without a server. PyTorch alone: one process without communication, whose time is what a model "
-    "costs. TensorFlow: a server, workers that do not wait for each other, and a coordinator, a process more. "
+    "themselves without a server; also over Tern's backend instead of gloo. PyTorch alone: one process without "
+    "communication, whose time is what a model costs. TensorFlow: a server, workers that do not wait for each other, and a coordinator, a process more. "
     "`2w`: two workers; PyTorch has the same version everywhere. One thread computes an operation, because there are "
     "as many workers as cores at most; nobody is pinned. With PyTorch, a process computes one operation at a time. "
     "TensorFlow's processes may compute four at a time (inter_op_parallelism_threads), because they wait for each "

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch trains a model, in two ways. alone: one process without communication, which computes the batches of
+"""PyTorch trains a model, in three ways. alone: one process without communication, which computes the batches of
 `--workers` workers one after the other. ddp: a process for each worker with DistributedDataParallel, which sums the
-gradients with gloo, layers at the end of the model first, while the others are being computed.
+gradients with gloo, layers at the end of the model first, while the others are being computed. ddp-tern: the same with
+Tern's backend.
 """
 import multiprocessing
 import os
@@ -39,7 +40,10 @@ def alone(options, data):
 
 
 def work(options, data, rank):
-    dist.init_process_group("gloo", rank=rank, world_size=options.workers)
+    backend = "gloo" if options.variant == "ddp" else "tern"
+    if backend == "tern":
+        import pytern.torch.distributed  # noqa: F401 registers the backend
+    dist.init_process_group(backend, rank=rank, world_size=options.workers)
     module = torch_models.make(options.model, data)
     # Without the view, each gradient is copied into the bucket that is sent, and back.
     parallel = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
@@ -58,7 +62,7 @@ def free_port():
 
 
 def main():
-    options = train_common.parse(["alone", "ddp"])
+    options = train_common.parse(["alone", "ddp", "ddp-tern"])
     torch.set_num_threads(1)
     data = train_common.data_of(options)
     if options.variant == "alone":
