@@ -47,7 +47,6 @@ struct tern_window {
 	bool closing;
 	/* The request of tern_window_close(); NULL: none. */
 	struct tern_req *closer;
-	uint64_t timeout_ns;
 	struct tern_timer deadline;
 };
 
