@@ -105,13 +105,14 @@ def end_group(process):
         pass
 
 
-def dies_with_us():
-    """Returns a function for a child to call before its program begins. The child asks the kernel to
-    kill it when this program dies, which may have no time to do so itself; if this program has died
-    already, the child ends."""
+def dies_with_us(mask=()):
+    """Returns a function for a child to call before its program begins, which gives it this signal
+    mask. The child asks the kernel to kill it when this program dies, which may have no time to do so
+    itself; if this program has died already, the child ends."""
     us = os.getpid()
 
     def ask():
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != us:
             os._exit(1)
@@ -119,15 +120,19 @@ def dies_with_us():
 
 
 def run_group(command, limit_s, **more):
-    """(exit status, stdout, stderr) of a command and all that it started."""
+    """(exit status, stdout, stderr) of a command and all that it started. A signal that stops this
+    program comes when the command can be ended, not while it is started."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         process = subprocess.Popen(command, text=True, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True, preexec_fn=dies_with_us(),
+                                   start_new_session=True, preexec_fn=dies_with_us(mask),
                                    errors="replace", **more)
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         raise Failed(str(error)) from None
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise Failed(f"not done after {limit_s} s") from None
