@@ -158,6 +158,9 @@ static void gone(struct group_link *link, int status)
 
 	snprintf(link->name, sizeof(link->name), "%s", tern_peer_name(link->peer));
 	link->gone = true;
+	/* A rank that has left, and ended all that it called, has nothing to blame others for. */
+	if (g->freed && g->op_count == 0)
+		return;
 	if (!link->left && (status != -ESHUTDOWN || g->op_count > 0))
 		group_fail_with(g, link->rank, status);
 	else if (!link->left)

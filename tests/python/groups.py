@@ -203,6 +203,21 @@ def an_operation_under_way_ends_with_its_context():
     ranks.contexts[1].close()
 
 
+def a_rank_that_has_left_blames_nobody():
+    """Rank 0 leaves, and drops its connection to rank 1. Rank 2 must not hear that rank 1 has failed."""
+    for fabric in FABRICS:
+        ranks = Ranks(3, fabric)
+        all_of(g.barrier() for g in ranks.groups)
+        ranks.groups[0].close()
+        ranks.peers[0][1]._native.free()
+        # It comes behind the notes of the group.
+        ranks.peers[0][2].channel().send("note", b"1")
+        ranks.peers[2][0].channel().recv("note").wait()
+        assert ranks.groups[2].failure == "", ranks.groups[2].failure
+        for context in ranks.contexts:
+            context.close()
+
+
 def a_rank_that_is_gone_is_named():
     for how in (signal.SIGKILL, signal.SIGSTOP):
         for fabric in FABRICS:
@@ -243,4 +258,5 @@ if __name__ == "__main__":
     else:
         sys.exit(tap.run([all_types_are_reduced, tensors_are_moved, operations_are_awaited, mistakes_are_refused,
                           peers_stay_until_their_group_is_closed, operations_that_differ_are_named,
-                          an_operation_under_way_ends_with_its_context, a_rank_that_is_gone_is_named, the_example_adds]))
+                          an_operation_under_way_ends_with_its_context, a_rank_that_has_left_blames_nobody,
+                          a_rank_that_is_gone_is_named, the_example_adds]))
