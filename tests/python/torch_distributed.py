@@ -210,6 +210,89 @@ def ddp_gives_the_bytes_that_gloo_gives():
         assert run(trained, 2, fabrics=fabrics) == expected, fabrics
 
 
+def at_once(rank, size):
+    """Leaves while other ranks may still wait for what this one has done."""
+    for count in (1, 1000, 300_000):
+        group = dist.new_group()
+        dist.broadcast(tensor := torch.full((count,), float(rank)), 0, group=group)
+        group.shutdown()
+        assert (tensor == 0).all()
+    return True
+
+
+def ranks_may_leave_as_soon_as_they_have_their_results():
+    for fabrics in ("auto", "tcp"):
+        for _ in range(3):
+            run(at_once, 3, fabrics=fabrics)
+
+
+def of_batches(rank, size):
+    other = 1 - rank
+    got = torch.empty(3)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((3,), float(rank)), other),
+                                        dist.P2POp(dist.irecv, got, other)]):
+        work.wait()
+    assert got.tolist() == [float(other)] * 3
+    tensors = [torch.ones(3), torch.ones(4)]
+    if hasattr(dist.ProcessGroup, "all_gather_single_coalesced"):  # PyTorch 2.15
+        coalescing = dist.distributed_c10d._coalescing_manager
+        with coalescing():
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        assert [t.tolist() for t in tensors] == [[2.0] * 3, [2.0] * 4]
+        outs = [torch.empty(6), torch.empty(8)]
+        with coalescing():
+            for out, tensor in zip(outs, tensors):
+                dist.all_gather_into_tensor(out, tensor * (rank + 1))
+        assert [o.tolist() for o in outs] == [[2.0] * n + [4.0] * n for n in (3, 4)]
+        with coalescing():
+            for tensor, out in zip(tensors, outs):
+                dist.reduce_scatter_tensor(tensor, out)
+        assert [t.tolist() for t in tensors] == [[4.0 * (rank + 1)] * n for n in (3, 4)]
+    dist.broadcast(tensor := torch.full((3,), 1j * rank), 1)
+    assert tensor.tolist() == [1j] * 3
+    return True
+
+
+def batches_are_moved():
+    run(of_batches, 2)
+
+
+def waits_in_vain(rank, size):
+    if rank == 1:
+        time.sleep(LIMIT_S)
+    try:
+        dist.recv(torch.empty(3), 1)
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def a_receive_ends_after_the_time_limit():
+    with Ranks(waits_in_vain, 2, limit_s=2) as ranks:
+        rank, answer = ranks.next()
+        assert isinstance(answer, dict) and re.search("recv from rank 1 \\(.*\\) has not ended in 2 s", answer["error"]), answer
+
+
+def trains_until_it_fails(rank, size):
+    module = torch.nn.Sequential(torch.nn.Linear(200, 2000), torch.nn.Linear(2000, 3))
+    parallel = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.1)
+    try:
+        for step in range(100_000):
+            if rank == 1 and step == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            parallel(torch.ones(8, 200)).sum().backward()
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def a_rank_that_dies_in_ddp_is_named():
+    for fabrics in ("auto", "tcp"):
+        with Ranks(trains_until_it_fails, 3, fabrics=fabrics) as ranks:
+            for _ in range(2):
+                rank, answer = ranks.next()
+                assert isinstance(answer, dict) and "rank 1 (" in answer["error"], (rank, answer)
+
+
 def refusals(rank, size):
     found = []
     for call in (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BOR),
@@ -299,5 +382,6 @@ def the_log_tells_the_fabric():
 
 if __name__ == "__main__":
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
-             ddp_gives_the_bytes_that_gloo_gives, what_is_not_there_is_refused_in_a_line, a_killed_rank_is_named_by_all,
+             ddp_gives_the_bytes_that_gloo_gives, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
+             a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line, a_killed_rank_is_named_by_all,
              a_stopped_rank_is_named_by_all, the_log_tells_the_fabric])

@@ -8,7 +8,9 @@ Each process group has a context of its own (pytern.transport), with a thread th
 other rank. The ranks find each other through the group's store, where each one leaves its address, and the lowest one a
 secret that all of them must know.
 """
+import atexit
 import contextlib
+import errno
 import fcntl
 import os
 import queue
@@ -17,6 +19,8 @@ import socket
 import struct
 import sys
 import threading
+import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -26,11 +30,12 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from .. import _errors
-from ..transport import Context, Peer
+from ..transport import Context, Listener, Peer, Request
 
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
 GROUP, MESSAGES = 1, 2
 DEAD_S = 60.0
+GOODBYE_S = 5.0  # longest wait, at the end, for ranks that have not left
 WORKS_MAX = 256  # kept without a look whether they have ended
 ERROR = getattr(dist, "DistBackendError", RuntimeError)
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "product"}
@@ -59,8 +64,8 @@ def _dead_s() -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise ValueError(f"TERN_DEAD_TIMEOUT={text}: expected seconds, or 0 for never")
+    if seconds != 0 and not 0.1 <= seconds <= 1e6:
+        raise ValueError(f"TERN_DEAD_TIMEOUT={text}: expected seconds from 0.1 to 1e6, or 0 for never")
     return seconds or None
 
 
@@ -109,6 +114,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         self._group, self._operations, self._then, self._tensors = group, operations, then, result
         self._lock = threading.Lock()
         self._over, self._error = False, None
+        self._promise: Future[Any] = Future()
         self._future: Future[Any] | None = None
         group._keep(self)
 
@@ -148,21 +154,47 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def get_future(self) -> "Future[Any]":
         if self._future is None:
-            self._future = Future()
+            # DistributedDataParallel reads the future in C++, which understands the error of a then(), but not that of
+            # set_exception().
+            self._future = self._promise.then(self._value)
             if self._over:
                 self._answer()
             else:
                 self._group._end_later(self)
         return self._future
 
+    def _value(self, promise: "Future[Any]") -> Any:
+        self._end(None)
+        return self._tensors
+
     def _answer(self) -> None:
         """Tells the future, after the end."""
-        try:
+        with contextlib.suppress(Exception):  # the future has it
             self._end(None)
-        except Exception as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._tensors)
+        self._promise.set_result(None)
+
+
+class Message:
+    """A send or a receive. As an operation of the group it fails after the group's time limit, and names the rank."""
+
+    def __init__(self, what: str, request: Request, limit_s: float) -> None:
+        self._what, self._request, self._limit = what, request, limit_s
+        self._due = time.monotonic() + limit_s
+
+    def done(self) -> bool:
+        return self._request.done()
+
+    def wait(self, timeout: float | None) -> None:
+        left = max(0.0, self._due - time.monotonic())
+        try:
+            self._request.wait(left if timeout is None else min(left, timeout))
+        except _errors.Timeout:
+            if time.monotonic() < self._due:
+                raise
+            self._request.cancel()
+            raise _errors.Error(-errno.ETIMEDOUT, f"{self._what} has not ended in {self._limit:.3g} s") from None
+        except _errors.Error as error:
+            raise _errors.Error(error.status, f"{self._what}: {error}") from None
 
 
 def _nothing() -> None:
@@ -170,6 +202,17 @@ def _nothing() -> None:
 
 
 # ---- the group ----
+
+_open: "weakref.WeakSet[ProcessGroup]" = weakref.WeakSet()
+
+
+@atexit.register
+def _shut_all() -> None:
+    """PyTorch 1.13 never calls shutdown()."""
+    for group in list(_open):
+        if group._pid == os.getpid():
+            group.shutdown()
+
 
 class ProcessGroup(dist.ProcessGroup):
     """The ranks of a process group, and their operations."""
@@ -181,30 +224,56 @@ class ProcessGroup(dist.ProcessGroup):
         self._later: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._sequence = 0
-        self._closed = False
+        self._pid, self._closed = os.getpid(), False
         secret = self._secret(store)
         self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=secret, dead_timeout=_dead_s(),
                                 connect_timeout=self._timeout)
-        peers, hosts = self._meet(store)
-        self._group = self._context.group(rank, size, peers, GROUP, hosts=hosts, timeout=self._timeout)
-        self._messages = [None if peer is None else peer.channel(MESSAGES) for peer in peers]
+        try:
+            self._peers, hosts = self._meet(store)
+            self._group = self._context.group(rank, size, self._peers, GROUP, hosts=hosts, timeout=self._timeout)
+            self._messages = [None if peer is None else peer.channel(MESSAGES) for peer in self._peers]
+        except BaseException as error:
+            self._context.close()
+            if not isinstance(error, _errors.Error):
+                raise
+            raise ERROR(f"[rank {rank}] tern: the ranks do not meet: {error}") from None
+        _open.add(self)
 
     def _secret(self, store: Any) -> str:
         if self._rank == 0:
             store.set("tern/secret", secrets.token_hex(16))
-        return store.get("tern/secret").decode()
+        return self._told(store, "secret", 0)
+
+    def _told(self, store: Any, key: str, rank: int) -> str:
+        try:
+            return store.get(f"tern/{key}").decode()
+        except RuntimeError as error:
+            raise ERROR(f"[rank {self._rank}] tern: rank {rank} has not come within {self._timeout:.3g} s, or the store is "
+                        f"gone: {error}") from None
+
+    def _accept(self, listener: Listener, peers: list[Peer | None]) -> Peer:
+        def look() -> Peer | None:
+            for peer in peers:
+                if peer is not None and peer.is_down:
+                    peer.wait_up()  # which raises
+            return listener._look()
+
+        def missing() -> str:
+            return f"ranks {[r for r in range(self._rank + 1, self._size) if peers[r] is None]}"
+
+        return self._context._wait(look, self._timeout, missing)
 
     def _meet(self, store: Any) -> tuple[list[Peer | None], list[int]]:
         """Rank i dials all ranks below it. Returns the peers, and the numbers of the hosts."""
         peers: list[Peer | None] = [None] * self._size
         with self._context.listen(f"{_fabrics()}://{_own_address()}:0") as listener:
             store.set(f"tern/{self._rank}", f"{listener.address}\n{_host()}")
-            told = [store.get(f"tern/{r}").decode().split("\n") for r in range(self._size)]
+            told = [self._told(store, str(r), r).split("\n") for r in range(self._size)]
             for r in range(self._rank):
                 peers[r] = self._context.connect(told[r][0])
                 peers[r].channel(MESSAGES).send("rank", struct.pack("<I", self._rank)).wait(self._timeout)
             for _ in range(self._rank + 1, self._size):
-                peer = listener.accept(self._timeout)
+                peer = self._accept(listener, peers)
                 number, = struct.unpack("<I", bytes(peer.channel(MESSAGES).recv("rank").wait(self._timeout)))
                 peers[number] = peer
         hosts = [host for _, host in told]
@@ -272,16 +341,49 @@ class ProcessGroup(dist.ProcessGroup):
 
     getSequenceNumberForGroup = _get_sequence_number_for_group
 
-    def abort(self) -> None:
-        self.shutdown()
+    # torch asks it only whether it coalesces.
+    def _get_backend(self, device: Any) -> "ProcessGroup":
+        return self
 
-    def shutdown(self) -> None:
+    def abort(self) -> None:
+        """Ends at once what is under way, here and at the other ranks."""
         if self._closed:
             return
         self._closed = True
+        _open.discard(self)
         self._later.put(None)
         self._group.close()
         self._context.close()
+
+    def shutdown(self) -> None:
+        """Leaves the group, when the other ranks leave it, too: one that is behind may not have taken yet what this rank has
+        sent it, and would lose that with the connection. Waits for GOODBYE_S at most."""
+        if self._closed:
+            return
+        if not self._group.failure:
+            self._group.close()
+            self._part(time.monotonic() + GOODBYE_S)
+        self.abort()
+
+    def _part(self, deadline: float) -> None:
+        def left() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        requests = []
+        for channel in self._messages:
+            with contextlib.suppress(_errors.Error):  # of a rank that has left
+                if channel is not None:
+                    requests += [channel.send("goodbye", b"1"), channel.recv("goodbye")]
+        for request in requests:
+            with contextlib.suppress(_errors.Error):
+                request.wait(left())
+        peers = [peer for peer in self._peers if peer is not None]
+        for peer in peers:
+            with contextlib.suppress(_errors.Error):
+                peer._native.say_goodbye()
+        for peer in peers:
+            with contextlib.suppress(_errors.Error):
+                peer.wait_down(left())
 
     # ---- helpers ----
 
@@ -290,6 +392,8 @@ class ProcessGroup(dist.ProcessGroup):
         if tensor.device.type != "cpu":
             raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU")
         tensor = tensor.detach()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
         return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
     def _op(self, what: str, options: Any, tensor: torch.Tensor) -> str:
@@ -371,6 +475,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     all_gather_single = _allgather_base
 
+    def all_gather_single_coalesced(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
+        given, limit = iter([self._memory(tensor.contiguous()) for tensor in tensors]), self._limit(opts)
+        return self._in_place(outs, lambda whole: self._group.all_gather(next(given), whole, timeout=limit))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
     def gather(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         root, given, limit = opts.rootRank, self._memory(tensors[0].contiguous()), self._limit(opts)
         if self._rank != root:
@@ -397,6 +507,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_single = _reduce_scatter_base
 
+    def reduce_scatter_single_coalesced(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ReduceScatterOptions()
+        op, limit = self._op("reduce_scatter", opts, tensors[0]), self._limit(opts)
+        given = iter([self._memory(tensor.contiguous()) for tensor in tensors])
+        return self._in_place(outs, lambda to: self._group.reduce_scatter(next(given), to, op=op, timeout=limit))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
     def alltoall_base(self, out: Any, tensor: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
         for splits in out_splits, in_splits:
             if splits and any(part != splits[0] for part in splits):
@@ -414,12 +532,20 @@ class ProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Work:
         return self._start(lambda: [self._group.barrier(timeout=self._limit(opts))], [])
 
+    def _message(self, what: str, rank: int, start: Callable[[Any], Request]) -> Message:
+        name = f"{what} rank {rank} ({self._peers[rank].name})"
+        try:
+            return Message(name, start(self._messages[rank]), self._timeout)
+        except _errors.Error as error:
+            raise _errors.Error(error.status, f"{name}: {error}") from None
+
     def send(self, tensors: Any, to: int, tag: int) -> Work:
         given = self._memory(tensors[0].contiguous())
-        return self._start(lambda: [self._messages[to].send(f"tag {tag}", given)], tensors)
+        return self._start(lambda: [self._message("send to", to, lambda channel: channel.send(f"tag {tag}", given))], tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Work:
-        return self._in_place(tensors, lambda into: self._messages[source].recv(f"tag {tag}", into=into))
+        return self._in_place(tensors, lambda into: self._message(
+            "recv from", source, lambda channel: channel.recv(f"tag {tag}", into=into)))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Work:
         raise ERROR("tern: recv without a source: name the rank")
