@@ -5,15 +5,13 @@ for each size: how long a call takes at rank 0.
 """
 import argparse
 import json
-import multiprocessing
-import os
 import resource
-import socket
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+import torch_ranks
 
 RANKS = 2
 WARM = 20  # at most: a tenth of the rounds, and at least 2
@@ -72,23 +70,8 @@ def work(options, rank):
     dist.destroy_process_group()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def main():
-    options = parse()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
-    spawn = multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=work, args=(options, rank)) for rank in range(RANKS)]
-    for p in ranks:
-        p.start()
-    for p in ranks:
-        p.join()
-        if p.exitcode:
-            sys.exit(f"a rank ended with status {p.exitcode}")
+    torch_ranks.run("spawn", RANKS, work, parse())
 
 
 if __name__ == "__main__":

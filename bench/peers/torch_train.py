@@ -5,14 +5,10 @@
 gradients with gloo, layers at the end of the model first, while the others are being computed. ddp-tern: the same with
 Tern's backend.
 """
-import multiprocessing
-import os
-import socket
-import sys
-
 import torch
 import torch.distributed as dist
 import torch_models
+import torch_ranks
 import train_common
 from torch import nn
 
@@ -55,27 +51,13 @@ def work(options, data, rank):
     dist.destroy_process_group()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 def main():
     options = train_common.parse(["alone", "ddp", "ddp-tern"])
     torch.set_num_threads(1)
     data = train_common.data_of(options)
     if options.variant == "alone":
         return alone(options, data)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
-    fork = multiprocessing.get_context("fork")
-    workers = [fork.Process(target=work, args=(options, data, rank)) for rank in range(options.workers)]
-    for p in workers:
-        p.start()
-    for p in workers:
-        p.join()
-        if p.exitcode:
-            sys.exit(f"a worker ended with status {p.exitcode}")
+    torch_ranks.run("fork", options.workers, work, options, data)
 
 
 if __name__ == "__main__":
