@@ -5,6 +5,7 @@ usage: groups.py
        groups.py RANK ADDRESS: rank 1 of two in another process (serve(), below)
 """
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -239,6 +240,22 @@ def a_rank_that_is_gone_is_named():
                 context.close()
 
 
+def a_rank_that_floods_with_notifications_fails_the_group():
+    """The peer is cut off and freed, under the group that uses it."""
+    ranks = Ranks(2)
+    all_of(g.barrier() for g in ranks.groups)
+    under_way = ranks.groups[0].all_reduce(numpy.ones(1 << 20, "f4"))
+    with contextlib.suppress(PeerDown):
+        for _ in range(30_000):
+            ranks.peers[1][0].notify(b"x" * 4096)
+    refused(pytern.Error, "rank 1 (context 1", under_way.wait)
+    refused(pytern.Error, "rank 1 (context 1", ranks.groups[0].barrier)
+    for group in ranks.groups:
+        group.close()
+    for context in ranks.contexts:
+        context.close()
+
+
 def the_example_adds():
     program = Path(__file__).resolve().parents[2] / "docs" / "examples" / "sum.py"
     first = Process(sys.executable, program, "listen")
@@ -259,4 +276,5 @@ if __name__ == "__main__":
         sys.exit(tap.run([all_types_are_reduced, tensors_are_moved, operations_are_awaited, mistakes_are_refused,
                           peers_stay_until_their_group_is_closed, operations_that_differ_are_named,
                           an_operation_under_way_ends_with_its_context, a_rank_that_has_left_blames_nobody,
-                          a_rank_that_is_gone_is_named, the_example_adds]))
+                          a_rank_that_is_gone_is_named, a_rank_that_floods_with_notifications_fails_the_group,
+                          the_example_adds]))
