@@ -214,7 +214,7 @@ static bool start_piece(struct tern_group *g)
 	struct group_lane *lane;
 
 	if (!op->call || op->call->sig.number != g->starting) {
-		/* It has not begun, or has ended. */
+		/* The operation `starting` has not begun, or has ended. */
 		if (g->starting >= g->called ||
 			(!tern_list_empty(&g->waiting) &&
 				tern_list_entry(g->waiting.next, struct group_call, node)

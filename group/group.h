@@ -46,8 +46,8 @@ enum group_kind {
 	GROUP_KIND_COUNT
 };
 
-/* What the ranks must agree on. It is sent as it is: peers of the other byte order are
- * refused. */
+/* The parameters of an operation that all ranks must agree on. A signature is sent as it
+ * is: peers of the other byte order are refused. */
 struct group_signature {
 	uint64_t number, bytes;
 	uint64_t shape; /* group.shape */
@@ -70,7 +70,7 @@ struct group_call {
 /* Where a range of a round lies. SCRATCH is the lane's own scratch memory. */
 enum group_area { GROUP_IN, GROUP_OUT, GROUP_SCRATCH };
 
-/* What is computed at the end of a round, with `to`, `a` and `b` of `bytes` each. */
+/* The computation at the end of a round, with `to`, `a` and `b` of `bytes` each. */
 enum group_work {
 	GROUP_NOTHING,
 	GROUP_COPY,    /* to = a */

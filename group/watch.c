@@ -88,8 +88,8 @@ static void alive(struct group_link *link, const struct group_note *note)
 	link->called = TERN_MAX(link->called, note->called);
 	link->moved = note->moved;
 	link->alive_ns = now_ns;
-	/* It waits, and this rank may have nothing to wait for and thus no timer, or one
-	 * that is slower. */
+	/* The other rank waits. This one may have nothing to wait for and thus no timer, or
+	 * a slower one. */
 	if (note->ask_ms && !g->freed &&
 		now_ns - link->said_ns >= note->ask_ms * TERN_NS_PER_MS / 2) {
 		link->said_ns = now_ns;
@@ -107,7 +107,7 @@ static void aborted(struct group_link *link, const struct group_note *note)
 	int status = possible ? note->status : -EPROTO;
 
 	link->told = true;
-	/* It has ended all that it called, and has said its last note to all. */
+	/* A group that was freed has ended all its calls, and has sent its last notes. */
 	if (g->freed)
 		return;
 	tern_escape(text, sizeof(text), note->text, strnlen(note->text, GROUP_TEXT_MAX));

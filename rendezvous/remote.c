@@ -75,7 +75,8 @@ int tern_remote_open(struct tern_peer *peer, const struct tern_window_desc *desc
 		remote = remote_new(peer, desc);
 	if (!remote)
 		return -ENOMEM;
-	/* Whoever claims more rights than the window gives is refused by the owner. */
+	/* A descriptor may claim more rights than the window gives: the owner says which
+	 * ones there are. */
 	remote->desc.access |= desc->access;
 	if (remote->users++ == 0 && remote->state == TERN_REMOTE_OPEN)
 		tern_list_remove(&remote->queue); /* LEFT was due, and is not any more */

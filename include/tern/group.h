@@ -143,7 +143,7 @@ TERN_API uint32_t tern_group_rank(const struct tern_group *group);
 TERN_API uint32_t tern_group_size(const struct tern_group *group);
 /* 0, or the status with which the group has failed. */
 TERN_API int tern_group_status(const struct tern_group *group);
-/* One line that says why the group has failed; "" if it has not. Valid until the group is
+/* The line that says why the group has failed; "" if it has not. Valid until the group is
  * freed. */
 TERN_API const char *tern_group_text(const struct tern_group *group);
 

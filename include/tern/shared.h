@@ -78,7 +78,8 @@ TERN_API void tern_shared_unlock(struct tern_shared *shared);
  * tern_wait(). The caller does not hold the lock. */
 TERN_API int tern_shared_wait(
 	struct tern_shared *shared, struct tern_req *req, uint64_t timeout_ns);
-/* The same for an operation of a group. */
+/* Waits until the operation of a group has ended, and returns its status; or -ETIMEDOUT, and
+ * then the operation goes on. The caller does not hold the lock. */
 TERN_API int tern_shared_wait_group(
 	struct tern_shared *shared, struct tern_group_req *req, uint64_t timeout_ns);
 

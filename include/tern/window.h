@@ -202,7 +202,7 @@ static inline int tern_get(struct tern_remote *remote, struct tern_req *req,
 	return tern_get_sized(remote, req, sizeof(*req), to, remote_offset);
 }
 
-/* One range of a list. */
+/* A range in a list of puts or gets: local memory, and its place in the window. */
 struct tern_piece {
 	struct tern_buf local;
 	uint64_t remote_offset;

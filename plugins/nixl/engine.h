@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the plug-in for NIXL share: core.h. */
+/* Shared by the files of the plug-in for NIXL; core.h has what C++ sees, too. */
 #ifndef TERN_PLUGINS_NIXL_ENGINE_H
 #define TERN_PLUGINS_NIXL_ENGINE_H
 
