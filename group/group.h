@@ -148,6 +148,7 @@ struct group_link {
 	bool sending, receiving;
 	bool gone;     /* the peer is down, and may have been freed */
 	char name[72]; /* the peer's, once it is gone */
+	bool cut;      /* its connection was cut by this end */
 	bool left;     /* the rank has left the group */
 	/* Notes to be sent when `send` is free. */
 	bool want_alive, want_abort, want_left;

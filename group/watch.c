@@ -321,8 +321,9 @@ static void set_tick(struct tern_group *g, uint64_t now_ns)
 /* A connection to a rank that does not let go of memory is cut. */
 static void cut(struct group_link *link)
 {
-	if (link->gone)
+	if (link->gone || link->cut)
 		return;
+	link->cut = true;
 	tern_log(link->group->env, TERN_LOG_WARN,
 		"group: %s does not answer: its connection is cut",
 		tern_peer_name(link->peer));
