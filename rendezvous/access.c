@@ -9,6 +9,7 @@
  *           the fabric puts   put, ...; after the last one FENCE, unless a put has landed
  *                             when the fabric says that it has ended (TERN_CAP_LANDS)
  *           else              WRITE with the region of our bytes, which the owner reads
+ *                             (shm, where a system call that puts is not permitted)
  *     get   the fabric gets   get, ...
  *           else              READ with the region of our memory, into which the owner
  *                             puts
@@ -525,17 +526,25 @@ int tern_window_pump_access(struct tern_peer *peer)
 
 /* ---- what the peer says ---- */
 
+/* What OPENED says, without what this end cannot do: over shm the system may permit the
+ * owner to write to this process, and not the other way round. */
+static uint32_t usable(const struct tern_peer *peer, const struct tern_header *h)
+{
+	bool puts = tern_peer_caps(peer) & (TERN_CAP_PUT | TERN_CAP_WINDOW_PUT);
+
+	return puts ? h->channel : h->channel & ~(TERN_OPENED_PUT | TERN_OPENED_LANDS);
+}
+
 /* True if OPENED says what its fabric can do, and leaves a way for each right. */
 static bool is_possible(const struct tern_peer *peer, const struct tern_header *h)
 {
-	uint32_t about = h->channel, caps = tern_peer_caps(peer);
+	uint32_t about = usable(peer, h), caps = tern_peer_caps(peer);
 	bool has_region = h->flags & TERN_FLAG_REGION;
 
-	if ((about & ~TERN_OPENED_BITS) ||
-		has_region != !!(about & (TERN_OPENED_GET | TERN_OPENED_PUT)))
+	if ((h->channel & ~TERN_OPENED_BITS) ||
+		has_region != !!(h->channel & (TERN_OPENED_GET | TERN_OPENED_PUT)))
 		return false;
 	if (((about & TERN_OPENED_GET) && !(caps & TERN_CAP_GET)) ||
-		((about & TERN_OPENED_PUT) && !(caps & TERN_CAP_PUT)) ||
 		((about & TERN_OPENED_LANDS) &&
 			(!(about & TERN_OPENED_PUT) || !(caps & TERN_CAP_LANDS))))
 		return false;
@@ -571,7 +580,7 @@ static void remote_opened(struct tern_remote *remote, const struct tern_header *
 	struct tern_list *n;
 
 	remote->state = TERN_REMOTE_OPEN;
-	remote->about = h->channel;
+	remote->about = usable(remote->peer, h);
 	remote->region = h->region;
 	if (remote->users == 0) {
 		tern_list_push(&remote->peer->windows.leaving, &remote->queue);

@@ -212,7 +212,8 @@ static int grant_expose(struct tern_grant *grant, uint32_t *about)
 		access |= TERN_ACCESS_READ;
 		*about |= TERN_OPENED_GET;
 	}
-	if ((window->access & TERN_WINDOW_WRITE) && (conn->caps & TERN_CAP_PUT)) {
+	if ((window->access & TERN_WINDOW_WRITE) &&
+		(conn->caps & (TERN_CAP_PUT | TERN_CAP_WINDOW_PUT))) {
 		access |= TERN_ACCESS_WRITE;
 		*about |= TERN_OPENED_PUT;
 		if ((conn->caps & TERN_CAP_LANDS) && !copied)

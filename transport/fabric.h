@@ -11,7 +11,8 @@
  *
  * Order. On one conn, messages and puts take effect at the peer in the order of the calls
  * that returned 0: a message sent after a put is delivered when all bytes of the put are
- * visible to the peer's CPU. A get has no order relative to anything.
+ * visible to the peer's CPU. A get has no order relative to anything, nor has a put on a
+ * conn with TERN_CAP_WINDOW_PUT.
  *
  * Blocking. No call blocks or waits, except that listen() and connect() look up a host
  * name in the DNS. Only poll() calls handlers and op->done(). Handlers and done() may
@@ -77,6 +78,10 @@ enum tern_caps {
 	/* When op->done(0) of a put is called, the peer has the bytes, if its memory is
 	 * not copied (tern_conn_copies() at the peer). */
 	TERN_CAP_LANDS = 1 << 8,
+	/* put() works, but is for windows only: a send and a receive meet faster by get()
+	 * and peek() (shm, where the system copies a put on the thread that makes it).
+	 * Such a put has no order relative to messages. */
+	TERN_CAP_WINDOW_PUT = 1 << 9,
 };
 
 /* The right to access a range of memory, as it travels on the wire: 48 bytes; if the last
@@ -304,7 +309,9 @@ struct tern_fabric_ops {
 	 * answer to a message sent after the put proves that). Errors as send(); an idle
 	 * conn accepts at least four puts of chunk_bytes before -EAGAIN, and one more for
 	 * each completed put. While the peer takes nothing, put() must return -EAGAIN in
-	 * the end, so that waiting puts are bounded. Only with TERN_CAP_PUT.
+	 * the end, so that waiting puts are bounded. done(-EACCES): the system does not
+	 * permit writing to the peer's memory; some bytes may be there, and the conn
+	 * stays up (shm). Only with TERN_CAP_PUT or TERN_CAP_WINDOW_PUT.
 	 */
 	int (*put)(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 		uint64_t offset, uint64_t bytes, const struct tern_region *remote,

@@ -38,7 +38,9 @@ struct tern_domain_opts {
 	enum tern_tcp_engine tcp_engine;
 	/* TCP congestion control; NULL: "cubic" if the kernel has it */
 	const char *tcp_congestion;
-	bool no_cma; /* shm: do not use process_vm_readv, as if the kernel refused it */
+	/* shm: do not use process_vm_readv and process_vm_writev, as if the kernel refused
+	 * them */
+	bool no_cma;
 	bool no_hugepages; /* do not try 2 MiB pages, neither reserved nor transparent */
 	/* Options of the verbs fabric, "NAME=VALUE,...", listed in docs/tuning.md;
 	 * NULL: defaults. */

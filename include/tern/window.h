@@ -21,14 +21,15 @@
  *              put                          get                         notify, close
  *     verbs    no: RDMA write               no: RDMA read               yes
  *     tcp      yes                          yes: the owner sends        yes
- *     shm      yes: the owner may read      no: the kernel or a         yes
- *              the bytes                    mapping copies them
+ *     shm      no: the kernel writes        no: the kernel or a         yes
+ *              them                         mapping copies them
  *
  * tern_remote_open() asks the owner, so the first operation on a window needs the owner's
  * program on every fabric, and so does the first one after a lost connection. On verbs,
  * memory that an RDMA device refuses to register, and the option guard=on, need it as
- * tcp does. (shm with `no_cma`, or where the kernel forbids process_vm_readv, lets the
- * owner's program copy gets of memory that is in no pool.)
+ * tcp does. On shm, with `no_cma`, or where the kernel forbids process_vm_writev (as under
+ * another user's id, or in some containers), puts need it, and gets of memory that is in no
+ * pool.
  *
  * Order. Puts and gets have no order among each other. A notification is handled by the
  * owner's program after all puts that were posted to the same peer before it have landed
@@ -40,14 +41,16 @@
  * a window that is being written may change at any time.
  *
  * Protection. A descriptor has a random number of 128 bits, the capability. Without it
- * nobody can open the window, and the bounds of each access are checked: on tcp and shm,
- * and on verbs with guard=on, by the owner. On verbs the window has a registration of its
+ * nobody can open the window, and the bounds of each access are checked: on tcp, and on
+ * verbs with guard=on, by the owner. On verbs the window has a registration of its
  * own, so its bounds are the device's to check, and closing the window ends the
  * registration. The capability does not protect a window from a peer that has opened it,
  * and on verbs it does not protect it from a peer that guesses: a remote key (rkey) of an
  * RDMA device has 32 bits, and holds for every connection of this process on that device.
- * On shm, a process that has mapped a pool's memory can read all of it. The capability
- * travels as other messages do, unencrypted.
+ * On shm, a process that has mapped a pool's memory can read all of it, and bounds are
+ * checked by the other end, which the system permits to write to all memory of this process
+ * in any case (same user, or root). The capability travels as other messages do,
+ * unencrypted.
  *
  * Memory: windows and the buffers of puts and gets are host memory.
  *

@@ -100,7 +100,7 @@ static void child_push(struct child *child)
 	if (child->busy || child->region.word[0] + child->region.word[1] == 0)
 		return;
 	child->op.done = child_done;
-	if (ops->put)
+	if (child->conn->caps & (TERN_CAP_PUT | TERN_CAP_WINDOW_PUT))
 		child->busy =
 			ops->put(child->conn, &child->op, child->buf.mem,
 				child->buf.offset, CHILD_BYTES, &child->region, 0) == 0;

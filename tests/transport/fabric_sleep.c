@@ -218,7 +218,7 @@ static void sleeper_move(struct sleeper *s, struct tern_op *op)
 
 	if (s->puts_started == s->puts)
 		return;
-	r = (ops->put ? ops->put : ops->get)(
+	r = (s->conn->caps & TERN_CAP_PUT ? ops->put : ops->get)(
 		s->conn, op, s->room.mem, s->room.offset, s->put_bytes, &s->region, 0);
 	SLEEPER_CHECK(s, r == 0);
 	s->puts_started++;

@@ -10,8 +10,9 @@
  * detect the end of the peer.
  *
  * Both ends must have the same user id, or the other end must be root: a process of that
- * user could attach a debugger to this one anyway, so shared memory and process_vm_readv
- * give it no new power. The connector checks this too, since any process can listen at an
+ * user could attach a debugger to this one anyway, so shared memory, process_vm_readv and
+ * process_vm_writev give it no new power. The connector checks this too, since any process
+ * can listen at an
  * abstract name. The kernel reports the process that called listen(), so that process
  * must also be the one that polls.
  *
@@ -24,6 +25,11 @@
  * no message delivered. shm_conn_reap(), called by poll(), then sets `gone` in our area
  * (a peer that was copying from our memory sees that the bytes may be inconsistent, and
  * drops them), sends BYE, ends the ops, calls `closed`, unmaps and frees.
+ *
+ * A peer that writes to our memory sets `writing` in its area before it looks whether our
+ * `gone` is set, and clears it when the system call has returned. So if `writing` is not
+ * set after our `gone` was set, it writes nothing any more; else shm_conn_reap() waits, for
+ * one call usually, and as long as the peer is stopped in it at worst.
  *
  * A peer that reads our memory in place cannot drop what it has read. It sets `reading`
  * in its area before the first byte, and keeps its socket open until it reads no more,
@@ -491,6 +497,20 @@ static bool probe(struct shm_conn *conn, const struct shm_note *note)
 	       word == note->probe_word;
 }
 
+/* Tests whether process_vm_writev() works on a peer that was probed: writes the word that
+ * is there. The end of its process must be noticed by the system, since its pid may be
+ * used again. */
+static bool may_write(struct shm_conn *conn, const struct shm_note *note)
+{
+	uint64_t word = note->probe_word;
+	struct iovec here = {.iov_base = &word, .iov_len = sizeof(word)};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)note->probe_address,
+		.iov_len = sizeof(word)};
+
+	return conn->cma && conn->pidfd >= 0 &&
+	       process_vm_writev(conn->pid, &here, 1, &there, 1, 0) == sizeof(word);
+}
+
 /* Handles the peer's HELLO or WELCOME: maps its area (shared memory, ring.h). */
 static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 {
@@ -513,6 +533,8 @@ static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 		munmap((char *)base + port->area_bytes, bytes - port->area_bytes);
 	conn->peer = base;
 	conn->cma = probe(conn, note);
+	if (may_write(conn, note))
+		conn->base.caps |= TERN_CAP_WINDOW_PUT | TERN_CAP_LANDS;
 	if ((note->flags & SHM_LENDS) && tern_ipc_is_built())
 		conn->base.caps |= TERN_CAP_LEND;
 	return 0;
@@ -694,7 +716,15 @@ int shm_conn_socket(struct shm_conn *conn)
 	return count;
 }
 
-static bool has_exited(const struct shm_conn *conn)
+bool shm_conn_is_there(const struct shm_conn *conn)
+{
+	struct pollfd entries[] = {{.fd = conn->pidfd, .events = POLLIN},
+		{.fd = conn->fd, .events = POLLRDHUP}};
+
+	return poll(entries, TERN_ARRAY_SIZE(entries), 0) == 0;
+}
+
+bool shm_conn_has_exited(const struct shm_conn *conn)
 {
 	struct pollfd entry = {.fd = conn->pidfd, .events = POLLIN};
 
@@ -719,7 +749,7 @@ void shm_conn_part(struct shm_conn *conn, bool bye)
 
 void shm_conn_parted(struct shm_conn *conn)
 {
-	if (has_exited(conn))
+	if (shm_conn_has_exited(conn))
 		shm_conn_fail(conn, -EPIPE);
 	else if (conn->bye || !conn->due_ns)
 		shm_conn_fail(conn, -ECONNRESET);
@@ -747,7 +777,7 @@ void shm_conn_close(struct tern_conn *base, bool flush)
 	if (conn->state == SHM_UP)
 		shm_conn_fail(conn, 0);
 	else if (conn->state == SHM_PARTING)
-		shm_conn_fail(conn, has_exited(conn) ? -EPIPE : -ECONNRESET);
+		shm_conn_fail(conn, shm_conn_has_exited(conn) ? -EPIPE : -ECONNRESET);
 	else
 		shm_conn_fail(conn, -ECANCELED);
 }
@@ -798,9 +828,21 @@ static void end_ops(struct shm_conn *conn)
 	conn->over = true;
 }
 
+/* True: shm_conn_reap() must be called again, because the peer is just writing to memory of
+ * this process. Call this after shm_say_gone(). */
+static bool awaits_writer(struct shm_conn *conn)
+{
+	if (!conn->peer ||
+		!atomic_load_explicit(&conn->peer->writing, memory_order_acquire) ||
+		shm_conn_has_exited(conn))
+		return false;
+	tern_list_push(&shm_conn_port(conn)->written, &conn->node);
+	return true;
+}
+
 static bool is_read(const struct shm_conn *conn)
 {
-	return conn->peer && !has_exited(conn) &&
+	return conn->peer && !shm_conn_has_exited(conn) &&
 	       atomic_load_explicit(&conn->peer->reading, memory_order_acquire);
 }
 
@@ -832,17 +874,18 @@ static bool awaits_reader(struct shm_conn *conn)
 	return true;
 }
 
-void shm_conn_reap(struct shm_conn *conn)
+bool shm_conn_reap(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
 
 	tern_list_remove(&conn->node);
 	if (!conn->over)
 		end_ops(conn);
-	if (awaits_reader(conn))
-		return;
+	if (awaits_writer(conn) || awaits_reader(conn))
+		return false;
 	if (conn->known)
 		port->base.handler->closed(
 			port->base.handler_arg, &conn->base, conn->status);
 	conn_free(conn);
+	return true;
 }

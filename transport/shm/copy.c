@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies the bytes of get() calls. An op (a get in progress) is in exactly one list,
- * which tells what the op waits for:
+ * Copies the bytes of get() and put() calls. An op (a get or put in progress) is in exactly
+ * one list, which tells what the op waits for:
  *
  *     slab->waiting    the peer to pass the slab
  *     conn->copying    its turn: a piece is copied from the mapping, or by
- *                      process_vm_readv
+ *                      process_vm_readv; a put always waits here, for process_vm_writev
  *     conn->bouncing   a free chunk: then a piece can be requested
  *     conn->answering  answers to the requests for pieces
  *
@@ -47,7 +47,7 @@ static void op_end(struct tern_op *op, int status)
 void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *slab)
 {
 	struct shm_op *inner = shm_op_of(op);
-	bool direct = slab || conn->cma;
+	bool direct = slab || conn->cma || inner->kind == SHM_OP_PUT;
 
 	if (slab && !shm_slab_holds(slab, inner->remote, inner->bytes)) {
 		/* The conn ends now; this op is completed with an error like all others
@@ -110,7 +110,7 @@ bool shm_peer_gone(const struct shm_conn *conn)
 static int64_t read_process(
 	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
 {
-	struct iovec here = {.iov_base = op->target + op->copied, .iov_len = bytes};
+	struct iovec here = {.iov_base = op->local + op->copied, .iov_len = bytes};
 	struct iovec there = {.iov_base = (void *)(uintptr_t)(op->remote + op->copied),
 		.iov_len = bytes};
 	ssize_t n = process_vm_readv(conn->pid, &here, 1, &there, 1, 0);
@@ -118,7 +118,64 @@ static int64_t read_process(
 	return n < 0 ? -errno : n;
 }
 
-/* Size of the next piece to copy, of the first get in conn->copying. */
+/*
+ * Sets `writing`, which tells the peer that this process may be writing to its memory.
+ * False: the peer has closed the conn or has ended, and nothing may be written. The store
+ * of `writing` comes before the load of `gone`; in the peer, the store of `gone` comes
+ * before the load of `writing`, in awaits_writer(). So one of both sees the other, and a
+ * peer that saw no writer can use its memory for something else.
+ */
+static bool write_begin(struct shm_conn *conn)
+{
+	atomic_store_explicit(&conn->own->writing, 1, memory_order_seq_cst);
+	if (!atomic_load_explicit(&conn->peer->gone, memory_order_seq_cst) &&
+		shm_conn_is_there(conn))
+		return true;
+	atomic_store_explicit(&conn->own->writing, 0, memory_order_release);
+	return false;
+}
+
+/* Writes to memory of the peer's process. Returns the number of bytes written, or a
+ * negative errno; -ENOTCONN: the peer has closed the conn, or has ended. */
+static int64_t write_process(
+	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
+{
+	struct iovec here = {.iov_base = op->local + op->copied, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)(op->remote + op->copied),
+		.iov_len = bytes};
+	int64_t n;
+
+	if (!write_begin(conn))
+		return -ENOTCONN;
+	n = process_vm_writev(conn->pid, &here, 1, &there, 1, 0);
+	if (n < 0)
+		n = -errno;
+	atomic_store_explicit(&conn->own->writing, 0, memory_order_release);
+	return n;
+}
+
+/* Ends a put, or its conn, after a failure of write_process(). */
+static void put_failed(struct shm_conn *conn, struct tern_op *op, int64_t status)
+{
+	struct tern_env *env = conn->base.port->env;
+
+	if (status == -ENOTCONN || status == -ESRCH) {
+		shm_conn_part(conn, shm_peer_gone(conn));
+	} else if (status == -EFAULT) {
+		tern_log(env, TERN_LOG_WARN,
+			"%s: its memory that it lets this process write is read-only, or "
+			"no longer mapped",
+			conn->base.name);
+		op_end(op, -EACCES);
+	} else {
+		tern_log(env, TERN_LOG_WARN,
+			"%s: cut: the system no longer permits writing to its memory: %s",
+			conn->base.name, tern_status_text((int)status));
+		shm_conn_fail(conn, -EACCES);
+	}
+}
+
+/* Size of the next piece to copy, of the first op in conn->copying. */
 static uint64_t piece_bytes(const struct shm_conn *conn)
 {
 	const struct shm_op *op = tern_list_first(&conn->copying, struct shm_op, node);
@@ -133,8 +190,16 @@ static void copy_piece(struct shm_conn *conn)
 	uint64_t bytes = piece_bytes(conn);
 
 	if (bytes && op->kind == SHM_OP_SLAB) {
-		tern_copy(op->target + op->copied,
+		tern_copy(op->local + op->copied,
 			op->slab->base + op->remote + op->copied, bytes, op->bytes);
+	} else if (bytes && op->kind == SHM_OP_PUT) {
+		int64_t n = write_process(conn, op, bytes);
+
+		if (n <= 0) {
+			put_failed(conn, outer, n);
+			return;
+		}
+		bytes = (uint64_t)n;
 	} else if (bytes) {
 		int64_t n = read_process(conn, op, bytes);
 
@@ -191,7 +256,7 @@ static void ask_piece(struct shm_conn *conn)
 
 	conn->desks[conn->asked % SHM_CHUNK_COUNT] = (struct shm_desk){
 		.op = outer,
-		.target = op->target + op->asked,
+		.target = op->local + op->asked,
 		.bytes = bytes,
 	};
 	atomic_store_explicit(&ask->slot, op->slot, memory_order_relaxed);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that peers may access, and how a get or a peek of a peer's memory begins.
+ * Memory that peers may access, and how a get, a put or a peek of a peer's memory begins.
  *
  * A region refers to one of three things: a range of a slab (shared memory segment of a
  * pool), which the peer maps completely and read-only at its first use and then reads
  * without asking; memory at an address in this process, which the peer reads by
  * process_vm_readv or asks this process to copy; or a range of GPU memory that the peer
- * has opened before (gpu.c). Reading a mapped slab cannot be stopped: the table of
- * exposures decides which slabs a peer may map and what is copied for it. Beyond that the
- * peer is trusted, as fabric.h describes for withdraw().
+ * has opened before (gpu.c). Reading a mapped slab cannot be stopped, nor can reading and
+ * writing by the system calls: the table of exposures decides which slabs a peer may map
+ * and what is copied for it. Beyond that the peer is trusted, as fabric.h describes for
+ * withdraw(): a process of the same user could write to this one's memory anyway.
  *
  * A region comes over the wire. shm_region_take() checks that it is consistent. Before
  * any byte of a mapping (a slab, GPU memory) is read, the code that reads it also checks
@@ -54,6 +55,7 @@ int shm_expose(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
 		.mem_id = mem->id,
 		.start = slab || gpu ? offset : exposure->start,
 		.bytes = bytes,
+		.address = access & TERN_ACCESS_WRITE ? exposure->start : 0,
 	};
 	*out = (struct tern_region){{0}};
 	memcpy(out, &region, sizeof(region));
@@ -113,7 +115,8 @@ int shm_region_take(struct shm_conn *conn, const struct tern_region *wire,
 		shm_conn_blame(conn, "it sent a region of an unknown kind");
 	else if (offset > region->bytes || bytes > region->bytes - offset)
 		shm_conn_blame(conn, "it sent a region smaller than what it announced");
-	else if (__builtin_add_overflow(region->start, region->bytes, &end))
+	else if (__builtin_add_overflow(region->start, region->bytes, &end) ||
+		 __builtin_add_overflow(region->address, region->bytes, &end))
 		shm_conn_blame(
 			conn, "it sent a region that wraps around the address space");
 	else
@@ -166,13 +169,40 @@ int shm_get(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
 		}
 	}
 	inner = op_init(conn, op, slab ? SHM_OP_SLAB : SHM_OP_USER, &region);
-	inner->target = tern_mem_at(mem, offset);
+	inner->local = tern_mem_at(mem, offset);
 	inner->remote = region.start + remote_offset;
 	inner->bytes = bytes;
 	if (slab && slab->state != SHM_SLAB_MAPPED)
 		tern_list_push(&slab->waiting, &inner->node);
 	else
 		shm_op_start(conn, op, slab);
+	return 0;
+}
+
+int shm_put(struct tern_conn *base, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	struct shm_conn *conn = shm_conn_of(base);
+	struct shm_region region;
+	struct shm_op *inner;
+	int status;
+
+	tern_assert(tern_mem_holds(mem, offset, bytes));
+	tern_assert(base->caps & TERN_CAP_WINDOW_PUT);
+	status = shm_region_take(conn, remote, remote_offset, bytes, &region);
+	if (status)
+		return status;
+	if (!region.address) {
+		shm_conn_blame(conn, "it sent a region without an address to put to");
+		return -ENOTCONN;
+	}
+	shm_conn_rouse(conn);
+	inner = op_init(conn, op, SHM_OP_PUT, &region);
+	inner->local = tern_mem_at(mem, offset);
+	inner->remote = region.address + remote_offset;
+	inner->bytes = bytes;
+	shm_op_start(conn, op, NULL);
 	return 0;
 }
 

@@ -33,8 +33,8 @@
  * The indices and flags of a maker share a line on purpose: they have one writer, which
  * seldom writes any of them, so the line stays in the cache of the peer, which reads them
  * all the time. Words that are written more often have a line of their own: the bell,
- * which the peer reads only before it sleeps, and `reading`, which it reads only when the
- * connection ends.
+ * which the peer reads only before it sleeps, `reading` and `writing`, which it reads only
+ * when the connection ends.
  *
  * The peer is not trusted. Each of its words is read once, into a variable, which is then
  * checked: impossible lengths and indices are -EPROTO, and no access goes outside the
@@ -44,8 +44,10 @@
  * written the record; the consumer then reads it. head: the consumer has read the bytes;
  * the producer then overwrites them. asked: the request is written; the other end then
  * reads it. answered: the chunk's bytes are written; the asker then reads them. bell and
- * asleep are a sequentially consistent store-load pair: see shm_bell_now(). gone is a
- * store before other stores, and a load after other loads: see shm_say_gone().
+ * asleep are a sequentially consistent store-load pair: see shm_bell_now(), and so are
+ * writing and gone: see write_begin() in
+ * copy.c. For reads, gone is a store before other stores,
+ * and a load after other loads: see shm_say_gone().
  *
  * The ring knows nothing of sockets or ports: it works on any memory, so that two threads
  * over one mapping can test it under a race detector.
@@ -108,6 +110,8 @@ struct shm_area {
 	/* Number of the peer's slabs (memory segments of its pools) that the area's maker
 	 * reads in place. */
 	_Atomic uint32_t reading;
+	/* Not 0: the area's maker may be writing to memory of the peer's process. */
+	_Atomic uint32_t writing;
 };
 
 /* Offset of the ring in an area. The chunks follow the ring. */

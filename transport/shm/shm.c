@@ -6,8 +6,8 @@
  *     fd.c         sealed memory, and packets that carry descriptors
  *     conn.c       handshake, end of the peer, failure
  *     name.c       names of listeners of "auto://"
- *     region.c     exposures; how a get or a peek begins
- *     copy.c       copying the bytes of gets: slabs, process_vm_readv, chunks
+ *     region.c     exposures; how a get, a put or a peek begins
+ *     copy.c       copying the bytes of gets and puts: slabs, process_vm_readv, chunks
  *     slab.c       slabs (memory segments of pools): passing, mapping, unmapping
  *     gpu.c        GPU memory, by CUDA IPC
  *     share.c      memory of this process that peers have open
@@ -123,6 +123,7 @@ static int port_new(struct tern_fabric *fabric, const struct tern_port_opts *opt
 	tern_list_init(&port->dozing);
 	tern_list_init(&port->closed);
 	tern_list_init(&port->read);
+	tern_list_init(&port->written);
 	tern_list_init(&port->peeked);
 	tern_list_init(&port->lsns);
 	tern_list_init(&port->dead_lsns);
@@ -159,10 +160,9 @@ static int reap(struct shm_port *port)
 
 	tern_list_init(&now);
 	tern_list_splice(&now, &port->closed);
-	while (!tern_list_empty(&now)) {
-		shm_conn_reap(tern_list_first(&now, struct shm_conn, node));
-		count++;
-	}
+	tern_list_splice(&now, &port->written);
+	while (!tern_list_empty(&now))
+		count += shm_conn_reap(tern_list_first(&now, struct shm_conn, node));
 	return count;
 }
 
@@ -176,7 +176,7 @@ static void port_free(struct tern_port *base)
 	tern_assert(!port->in_poll && tern_list_empty(&port->conns));
 	tern_assert(tern_list_empty(&port->dozing));
 	tern_assert(tern_list_empty(&port->closed) && tern_list_empty(&port->lsns));
-	tern_assert(tern_list_empty(&port->read));
+	tern_assert(tern_list_empty(&port->read) && tern_list_empty(&port->written));
 	tern_assert(tern_list_empty(&port->peeked));
 	port_release(port);
 }
@@ -535,7 +535,7 @@ static int shm_poll(struct tern_port *base, int budget)
 			doze_off(conn);
 		count += events;
 	}
-	if (!tern_list_empty(&port->closed))
+	if (!tern_list_empty(&port->closed) || !tern_list_empty(&port->written))
 		count += reap(port);
 	free_dead_lsns(port);
 	port->in_poll = false;
@@ -591,6 +591,8 @@ static int shm_arm(struct tern_port *base)
 		wake_up(port);
 		return -EAGAIN;
 	}
+	if (!tern_list_empty(&port->written))
+		earlier(&due_ns, tern_now_ns(base->env) + TERN_NS_PER_MS);
 	tern_list_for_each (node, &port->lsns)
 		earlier(&due_ns, tern_list_entry(node, struct shm_lsn, node)->resume_ns);
 	set_timer(port, due_ns);
@@ -622,6 +624,7 @@ const struct tern_fabric_ops tern_shm_fabric_ops = {
 	.connect = shm_connect,
 	.conn_close = shm_conn_close,
 	.send = shm_send,
+	.put = shm_put,
 	.get = shm_get,
 	.peek = shm_peek,
 	.unpeek = shm_unpeek,

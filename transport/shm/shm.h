@@ -74,7 +74,7 @@ enum shm_note_flags {
 };
 
 #define SHM_NOTE_MAGIC   0x6d687374u /* "tshm" */
-#define SHM_NOTE_VERSION 6u
+#define SHM_NOTE_VERSION 7u
 
 struct shm_note {
 	uint32_t magic;
@@ -85,7 +85,8 @@ struct shm_note {
 	int32_t status;
 	uint32_t flags; /* enum shm_note_flags; the receiver ignores unknown bits */
 	/* In HELLO and WELCOME: an address in the sender's process. The receiver tests
-	 * whether it can read from there with process_vm_readv(). */
+	 * whether it can read from there with process_vm_readv(), and write the same word
+	 * there with process_vm_writev(). */
 	uint64_t probe_address;
 	uint64_t probe_word; /* the value at probe_address */
 };
@@ -107,9 +108,12 @@ struct shm_region {
 	uint32_t reserved;
 	uint64_t start;
 	uint64_t bytes;
+	/* Where to put: an address in the process that exposed the region; 0: nowhere. */
+	uint64_t address;
 };
-_Static_assert(
-	sizeof(struct shm_region) == 32, "a region that is not wide: rendezvous/wire.h");
+_Static_assert(offsetof(struct shm_region, address) == 32,
+	"a region without puts is not wide: rendezvous/wire.h");
+_Static_assert(sizeof(struct shm_region) <= sizeof(struct tern_region), "fits");
 
 struct shm_exposure {
 	struct tern_mem *mem; /* NULL: the entry is free */
@@ -128,13 +132,14 @@ enum shm_op_kind {
 	 * chunks */
 	SHM_OP_USER,
 	SHM_OP_PEEK, /* peek() that waits until a slab is mapped */
+	SHM_OP_PUT,  /* put(), by process_vm_writev() */
 };
 
-/* Contents of tern_op.priv: state of a get() or peek(). */
+/* Contents of tern_op.priv: state of a get(), peek() or put(). */
 struct shm_op {
 	struct tern_list
 		node; /* in a list of what the op waits for: the conn or a slab */
-	char *target;
+	char *local; /* memory of this process: the target of a get, the source of a put */
 	uint64_t remote; /* offset in the slab, or address in the peer's process */
 	uint64_t bytes;
 	union {
@@ -249,6 +254,8 @@ struct shm_port {
 	struct tern_list closed; /* conns to be freed by shm_conn_reap() */
 	/* Ended conns whose peers still read memory of this process in place. */
 	struct tern_list read;
+	/* Ended conns whose peers are just writing to memory of this process. */
+	struct tern_list written;
 	/* Slabs that this port reads in place, also of ended conns. */
 	struct tern_list peeked;
 	/* Largest number of slabs per conn, mapped or requested: SHM_SLAB_COUNT. */
@@ -301,8 +308,9 @@ struct shm_lsn {
  *
  * UP -> PARTING: the peer has sent BYE, has set `gone` in its area, has closed its
  * socket, or its process has ended; the messages in its ring are still delivered. CLOSED:
- * only shm_conn_reap() must still run, which waits until the peer reads none of our
- * memory in place. The layer above does not know of an ACCEPTING conn yet.
+ * only shm_conn_reap() must still run, which waits until the peer writes to none of our
+ * memory and reads none of it in place. The layer above does not know of an ACCEPTING conn
+ * yet.
  */
 enum shm_state {
 	SHM_DIALLING,
@@ -391,7 +399,7 @@ struct shm_conn {
 	bool refused_for_now;
 	uint32_t chance_seen; /* value of fabric->chance_count at that refusal */
 
-	struct tern_list copying; /* gets of which a piece can be copied now */
+	struct tern_list copying; /* gets and puts of which a piece can be copied now */
 	/* Gets with pieces that must still be requested from the peer. */
 	struct tern_list bouncing;
 	struct tern_list answering; /* gets that have requested all their pieces */
@@ -444,6 +452,11 @@ void shm_conn_close(struct tern_conn *conn, bool flush);
 int shm_accept(struct shm_lsn *lsn);
 /* Handles events of a conn's socket. Returns the number of events. */
 int shm_conn_socket(struct shm_conn *conn);
+/* True if the peer's process has not ended, so its pid is not another process's, and has
+ * its socket open, so it does not run another program (execve). */
+bool shm_conn_is_there(const struct shm_conn *conn);
+/* True if the peer's process is known to have ended. */
+bool shm_conn_has_exited(const struct shm_conn *conn);
 /* Handles the end of the peer's process. Returns the number of events. */
 int shm_conn_process(struct shm_conn *conn);
 /* Acts if conn->due_ns has passed. Returns the number of events. */
@@ -470,7 +483,9 @@ static inline void shm_conn_rouse(struct shm_conn *conn)
 	if (tern_unlikely(conn->dozing))
 		shm_conn_rise(conn);
 }
-void shm_conn_reap(struct shm_conn *conn);
+/* Ends a CLOSED conn. False: it is in port->written or port->read, and this must be called
+ * again, since the peer still accesses memory of this process. */
+bool shm_conn_reap(struct shm_conn *conn);
 /* Stores in our area how many slabs this end reads in place. Call it after peek_count or
  * held_count has changed. */
 void shm_conn_say_reading(struct shm_conn *conn);
@@ -484,9 +499,12 @@ int shm_watch_add(
 struct sockaddr_un;
 int shm_address(const char *name, struct sockaddr_un *address);
 
-/* region.c: exposing memory to peers, and starting gets and peeks. */
+/* region.c: exposing memory to peers, and starting gets, puts and peeks. */
 
 int shm_get(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset);
+int shm_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
 	uint64_t remote_offset);
 int shm_peek(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
@@ -598,7 +616,7 @@ static inline void shm_gpu_step(struct shm_conn *conn)
  * copies are in flight is closed by the last repay(). Called when the conn is freed. */
 void shm_gpu_end(struct shm_conn *conn);
 
-/* copy.c: copying the bytes of get() calls. */
+/* copy.c: copying the bytes of get() and put() calls. */
 
 /* Sets `gone` in our area: bytes that the peer reads from now on may be wrong. Call this
  * before memory that was exposed to the peer may change. */
@@ -620,7 +638,7 @@ void shm_op_start(struct shm_conn *conn, struct tern_op *op, struct shm_slab *sl
  * them with `status`. */
 void shm_op_release(struct shm_conn *conn, struct shm_slab *slab,
 	struct tern_list *waiting, int status);
-/* Completes every get and peek of a conn with `status`. */
+/* Completes every get, put and peek of a conn with `status`. */
 void shm_op_fail_all(struct shm_conn *conn, int status);
 static inline struct shm_op *shm_op_of(struct tern_op *op)
 {

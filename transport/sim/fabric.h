@@ -130,6 +130,7 @@ struct work {
 	unsigned char *snapshot;
 	struct piece pieces[PIECES_MAX];
 	unsigned piece_count, refs;
+	unsigned landed_count; /* pieces that were written to the target */
 	struct tern_sim_event done;
 };
 

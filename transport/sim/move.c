@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data on the simulator's connections: messages, puts, gets and peeks. A put arrives in
  * pieces, in any order, before anything that was sent after it; a get reads at some later
- * time; messages, puts, gets and exposures fail with -EAGAIN at random. */
+ * time; messages, puts, gets and exposures fail with -EAGAIN at random. With
+ * TERN_CAP_WINDOW_PUT a message does not wait for puts before it. */
 #include <errno.h>
 #include <string.h>
 
@@ -246,10 +247,23 @@ static void land(struct tern_sim_event *event)
 			memcpy(tern_mem_at(window->mem,
 				       window->offset + w->remote_offset + p->from),
 				from + p->from, p->bytes);
+			w->landed_count++;
 		}
 		sim_window_landed(side_port(w->side->other), w->entry, w->generation);
 	}
 	sim_work_put(w);
+}
+
+/* A put of a fabric that says when a put has landed. One that has not, since its connection
+ * has ended at the other end, is completed when this end has ended too. */
+static void landed(struct tern_sim_event *event)
+{
+	struct work *w = tern_container_of(event, struct work, done);
+
+	if (w->landed_count == w->piece_count)
+		work_done_event(event);
+	else
+		sim_work_put(w);
 }
 
 static void schedule_pieces(struct work *w, uint64_t *end_ns)
@@ -301,8 +315,14 @@ int sim_put(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
 	if (tern_sim_dice(sim, 500))
 		take_snapshot(w);
 	schedule_pieces(w, &end_ns);
-	s->last_ns = TERN_MAX(s->last_ns, end_ns);
-	finish_at(w, w->snapshot ? later(sim) : end_ns);
+	if (!(conn->caps & TERN_CAP_WINDOW_PUT))
+		s->last_ns = TERN_MAX(s->last_ns, end_ns);
+	if (conn->caps & TERN_CAP_LANDS) {
+		finish_at(w, end_ns);
+		w->done.happen = landed;
+	} else {
+		finish_at(w, w->snapshot ? later(sim) : end_ns);
+	}
 	return 0;
 }
 

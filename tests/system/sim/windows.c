@@ -662,9 +662,11 @@ static void take_down(struct world *w)
 
 bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	static const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
-		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND,
-		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK};
+	const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
+		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND |
+			(seed / 4 % 2 ? 0 : TERN_CAP_WINDOW_PUT | TERN_CAP_LANDS),
+		TERN_CAP_PUT | TERN_CAP_GET | TERN_CAP_PEEK |
+			(seed / 4 % 2 ? 0 : TERN_CAP_LANDS)};
 	static const unsigned free_kinds[] = {0, 1, 3};
 	bool two = !(kinds[seed % 4] & TERN_CAP_BOUND), good;
 	struct tern_sim_opts opts = {.seed = seed,

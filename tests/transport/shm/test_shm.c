@@ -37,9 +37,9 @@ static void test_conn_says_what_it_can_do(void **state)
 	snprintf(name, sizeof(name), "shm pid %d", (int)getpid());
 	assert_string_equal(duo.a.conns[0]->name, name);
 	assert_string_equal(duo.b.conns[0]->name, name);
-	assert_int_equal(
-		duo.a.conns[0]->caps, TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND |
-					      (tern_ipc_is_built() ? TERN_CAP_LEND : 0));
+	assert_int_equal(duo.a.conns[0]->caps,
+		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND | TERN_CAP_WINDOW_PUT |
+			TERN_CAP_LANDS | (tern_ipc_is_built() ? TERN_CAP_LEND : 0));
 	duo_fini(&duo);
 }
 
