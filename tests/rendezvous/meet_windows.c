@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/window.h"
 #include "tests/rendezvous/meet_window.h"
 
 #define EDGE   512u
@@ -229,6 +230,25 @@ static void test_where_the_owners_program_takes_no_part(const struct instance *i
 		end_well(&pane, &put);
 	}
 	pane.meet->ends[B].asleep = false;
+	pane_fini(&pane);
+}
+
+/* Over shm, a process of root may write to one of another user, and not the other way round:
+ * the owner offers puts that this end cannot make. */
+static void test_an_end_that_may_not_write_asks_the_owner(const struct instance *instance)
+{
+	const unsigned writes = TERN_CAP_WINDOW_PUT | TERN_CAP_LANDS;
+	struct tern_conn *conn;
+	struct pane pane;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	conn = tern_peer_conn(pane.meet->ends[A].peer);
+	if (conn->caps & TERN_CAP_WINDOW_PUT) {
+		conn->caps &= ~writes;
+		there_and_back(&pane, SLAB, LARGE);
+		there_and_back(&pane, USER, 64);
+		assert_false(pane.remote->about & TERN_OPENED_PUT);
+	}
 	pane_fini(&pane);
 }
 
@@ -688,6 +708,7 @@ const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_a_list_has_one_end, NEEDS_NOTHING),
 	CONFORMANCE(test_both_ends_access_each_other_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_where_the_owners_program_takes_no_part, NEEDS_NOTHING),
+	CONFORMANCE(test_an_end_that_may_not_write_asks_the_owner, NEEDS_NOTHING),
 	CONFORMANCE(test_only_the_last_user_of_a_handle_waits_for_its_requests,
 		NEEDS_NOTHING),
 	CONFORMANCE(test_only_the_right_descriptor_opens_a_window, NEEDS_NOTHING),
