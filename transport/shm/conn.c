@@ -68,6 +68,9 @@
 /* Time to wait for the pidfd after an end of file: an ending process may have much memory
  * to free. */
 #define EXIT_NS (800 * TERN_NS_PER_MS)
+/* Time for which a peer that was there is taken to be there, so that small puts in a row do
+ * not pay for a look each. No process ends and gives its pid to another one so fast. */
+#define THERE_NS (20 * TERN_NS_PER_US)
 
 int shm_address(const char *name, struct sockaddr_un *address)
 {
@@ -716,11 +719,15 @@ int shm_conn_socket(struct shm_conn *conn)
 	return count;
 }
 
-bool shm_conn_is_there(const struct shm_conn *conn)
+bool shm_conn_is_there(struct shm_conn *conn)
 {
 	struct pollfd entries[] = {{.fd = conn->pidfd, .events = POLLIN},
 		{.fd = conn->fd, .events = POLLRDHUP}};
+	uint64_t now_ns = tern_now_ns(conn->base.port->env);
 
+	if (conn->there_ns && now_ns - conn->there_ns < THERE_NS)
+		return true;
+	conn->there_ns = now_ns;
 	return poll(entries, TERN_ARRAY_SIZE(entries), 0) == 0;
 }
 

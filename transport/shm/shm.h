@@ -361,6 +361,7 @@ struct shm_conn {
 	 * none. */
 	uint64_t due_ns;
 	uint64_t probe_word; /* word that the peer reads to test process_vm_readv() */
+	uint64_t there_ns;   /* time at which shm_conn_is_there() last looked; 0: never */
 	char address[SHM_ADDRESS_MAX + 1]; /* if DIALLING: the address to connect to */
 
 	/* Areas (ring.h) of both ends; NULL: not mapped yet, or unmapped at the end. */
@@ -454,7 +455,7 @@ int shm_accept(struct shm_lsn *lsn);
 int shm_conn_socket(struct shm_conn *conn);
 /* True if the peer's process has not ended, so its pid is not another process's, and has
  * its socket open, so it does not run another program (execve). */
-bool shm_conn_is_there(const struct shm_conn *conn);
+bool shm_conn_is_there(struct shm_conn *conn);
 /* True if the peer's process is known to have ended. */
 bool shm_conn_has_exited(const struct shm_conn *conn);
 /* Handles the end of the peer's process. Returns the number of events. */
