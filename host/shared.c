@@ -38,8 +38,9 @@
 #include "host/secret.h"
 #include "transport/context.h"
 
-/* Rounds of progress that a caller makes before it leaves the rest to the driver. */
-#define ROUNDS_MAX 4u
+/* Rounds of progress that a caller makes before it leaves the rest to the driver: a put or get
+ * of one chunk over shm (1 MiB) takes four, and the one after it finds nothing to do. */
+#define ROUNDS_MAX 5u
 #define LULL_NS    TERN_NS_PER_MS
 #define POLLED_NS  (10 * TERN_NS_PER_MS)
 
