@@ -284,12 +284,16 @@ def base_of(options):
     return Base(options.base or committed["machine"]["tern"], options.tern.resolve().parent)
 
 
+# What only some questions need, and is large.
+EXTRAS = {"torch": {"train", "allreduce"}, "nixl-cu12": {"transfers"}, "mooncake": {"transfers"}}
+
+
 def prepare(options, base):
     """Installs and builds. Returns {package: why it is missing}."""
     if options.release_grpc:
         build_grpc()
-    training = bool({"train", "allreduce"} & set(options.questions))
-    missing = {**install.peers(not options.quick or training, not options.no_install, training),
+    extras = [name for name, questions in EXTRAS.items() if questions & set(options.questions)]
+    missing = {**install.peers(not options.quick or "torch" in extras, not options.no_install, extras),
                **grpc_release.missing()}
     if "verbs" in options.questions and not options.no_install and not base:
         install.virtual_machine()

@@ -301,8 +301,23 @@ def allreduces():
     return rows
 
 
+def one_sided():
+    """NIXL over Tern beside NIXL over UCX and beside Mooncake."""
+    rows = []
+    for op in ("write", "read"):
+        for text in ("64 B", "4 KiB", "64 KiB", "1 MiB", "16 MiB"):
+            at = {"question": "transfers", "group": "one-sided"}
+            where = f"{op}, {text}"
+            rows += [lat(f"shm, NIXL, {where}", "tern.shm", where, "NIXL over UCX", ["nixl.ucx.shm"], "<=", 1.0, **at),
+                     lat(f"tcp, NIXL, {where}, times as fast", "tern.tcp", where, "NIXL over UCX", ["nixl.ucx.tcp"], ">=", 2,
+                         invert=True, **at),
+                     lat(f"tcp, NIXL, {where}, times as fast", "tern.tcp", where, "Mooncake", ["mooncake.tcp"], ">=", 2,
+                         invert=True, **at)]
+    return rows
+
+
 GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training(),
-         *allreduces()]
+         *allreduces(), *one_sided()]
 
 
 # ---- figures from the results ----

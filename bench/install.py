@@ -25,6 +25,7 @@ JAX_WHEEL = "jax==0.10.2"
 JAX = BUILD / "jax"  # a virtual environment
 NIXL_WHEELS = {"nixl-cu12": "1.5.1", "nixl-cu13": "1.5.1", "nixl": "1.5.1"}
 NIXL = BUILD / "nixl"  # a virtual environment, with Debian's PyTorch
+MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
@@ -151,11 +152,19 @@ def jax(say):
     return in_venv("-m", "pip", "install", "-q", JAX_WHEEL, venv=JAX)
 
 
+def has_nixl():
+    return any(NIXL.glob("lib/python*/site-packages/nixl_cu12-*.dist-info/RECORD"))
+
+
+def has_mooncake():
+    return any(NIXL.glob("lib/python*/site-packages/mooncake_transfer_engine_non_cuda-*.dist-info/RECORD"))
+
+
 def nixl(say):
     """Installs NIXL if it is missing. Returns why that failed; "" if it is there. It imports PyTorch; PyPI's has a
     transport on NIXL, so NIXL is installed there, too, if it is there, with the wheel for the same CUDA."""
     wheels = [f"{name}=={version}" for name, version in NIXL_WHEELS.items()]
-    if not any(NIXL.glob("lib/python*/site-packages/nixl_cu12-*.dist-info/RECORD")):
+    if not has_nixl():
         say(f"  installing: {wheels[0]} from PyPI, into build-bench/nixl (70 MB)")
         why = run_steps([SYSTEM_PYTHON, "-m", "venv", "--system-site-packages", str(NIXL)],
                         [str(NIXL / "bin/python"), "-m", "pip", "install", "-q", "--no-deps", wheels[0]])
@@ -164,6 +173,14 @@ def nixl(say):
     if has_torch() and not any(TORCH.glob("lib/python*/site-packages/nixl-*.dist-info/RECORD")):
         return in_venv("-m", "pip", "install", "-q", "--no-deps", *wheels, venv=TORCH)
     return ""
+
+
+def mooncake(say):
+    """Installs Mooncake's transfer engine where NIXL is, if it is missing. Returns why that failed; "" if it is there."""
+    if has_mooncake():
+        return ""
+    say(f"  installing: {MOONCAKE_WHEEL} from PyPI, into build-bench/nixl (46 MB)")
+    return run_steps([str(NIXL / "bin/python"), "-m", "pip", "install", "-q", "--no-deps", MOONCAKE_WHEEL])
 
 
 def ucx_release(say):
@@ -197,22 +214,25 @@ def build(tern_build, grpc_release, say, top=TOP):
     return ""
 
 
-def peers(in_python, may_install, in_training=False, say=lambda text: print(text, file=sys.stderr)):
+# What only some questions need: name -> (True if it is there, function that installs it). Mooncake goes where NIXL is.
+EXTRAS = {"torch": (has_torch, torch), "nixl-cu12": (has_nixl, nixl), "mooncake": (has_mooncake, mooncake)}
+
+
+def peers(in_python, may_install, extras=(), say=lambda text: print(text, file=sys.stderr)):
     """Installs what the peers need, if `may_install`. Returns {package: why it is missing}.
-    `in_python`: also for the peers in Python. `in_training`: also for the question `train`."""
+    `in_python`: also for the peers in Python. `extras`: names of EXTRAS that are needed, too."""
     wanted = PACKAGES + (PYTHON_PACKAGES if in_python else [])
     if not may_install:
         names = absent(wanted)
         if in_python and not has_tensorflow():
             names.append("tensorflow-cpu")
-        if in_training and not has_torch():
-            names.append("torch")
+        names += [name for name in extras if not EXTRAS[name][0]()]
         if not has_ucx_release():
             names.append("libucx-cu12")
         return {name: "not installed" for name in names}
     missing = packages(wanted, say)
-    found = {"libucx-cu12": ucx_release(say), "tensorflow-cpu": tensorflow(say) if in_python else "",
-             "torch": torch(say) if in_training else ""}
+    found = {"libucx-cu12": ucx_release(say), "tensorflow-cpu": tensorflow(say) if in_python else ""}
+    found |= {name: EXTRAS[name][1](say) for name in extras}
     return {**missing, **{name: why for name, why in found.items() if why}}
 
 

@@ -478,8 +478,8 @@ def a_sweep_says_how_many_times_as_long_a_setting_takes():
 
 
 def training_is_installed_for_only_if_it_is_asked():
-    with mock.patch.object(install, "has_torch", lambda: False):
-        assert [("torch" in install.peers(True, False, asked)) for asked in (False, True)] == [False, True]
+    with mock.patch.dict(install.EXTRAS, {"torch": (lambda: False, install.torch)}):
+        assert [("torch" in install.peers(True, False, asked)) for asked in ((), ("torch",))] == [False, True]
 
 
 def a_quick_run_neither_asks_nor_installs_peers_in_python():
