@@ -32,10 +32,12 @@ struct engine {
 	struct agent *leaving; /* forgotten ones whose goodbye is awaited */
 	struct inbound *inbound;
 	struct request *requests;
-	/* Notifications that have arrived, and how many were sent. */
+	/* Notifications that have arrived, their bytes and those of notifications of which parts
+	 * are missing, as WAITING_MAX (notes.c) counts them. */
 	struct arrived *arrived, **last_arrived;
-	struct note *notes; /* sent by notes_send(), and under way */
-	uint64_t note_count;
+	size_t waiting_bytes, partial_bytes;
+	struct note *notes;  /* sent by notes_send(), and under way */
+	uint64_t note_count; /* that were sent */
 	/* How fast the program asks: engine_progress(). The time is that of the last answer. */
 	_Atomic uint64_t asked_ns;
 	_Atomic unsigned asked_count;
@@ -120,8 +122,8 @@ void note_fini(struct note *n);
 /* The callback of peers. */
 void notes_notified(
 	struct tern_peer *peer, const void *data, size_t bytes, void *inbound);
-int notes_deliver(struct engine *e, const char *agent, size_t name_bytes,
-	const void *data, size_t bytes);
+/* Gives this agent a notification of its own. */
+int notes_deliver(struct engine *e, const void *data, size_t bytes);
 
 struct inbound *inbound_new(struct engine *e, struct tern_peer *peer);
 void inbound_free(struct inbound *in);

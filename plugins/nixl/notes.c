@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Notifications: core.h. A notification of NIXL has any number of bytes, and one of Tern
- * up to TERN_NOTE_MAX, so it leaves in parts; mostly there is one. Each part has the name
- * of the sender's agent, since parts that follow a put have no order with others. Tern
- * gives a part to the other program once, also if the connection was lost meanwhile.
+ * up to TERN_NOTE_MAX, so it leaves in parts; mostly there is one. Tern gives a part to the
+ * other program once, also if the connection was lost meanwhile.
+ *
+ * The parts of a notification arrive in their order, and no part of another one that has
+ * several parts arrives between them. A sender that cancels leaves out the last parts. So
+ * each connection has at most one notification of which parts are missing: the first part
+ * of another one ends it. A notification of one part may arrive at any time, behind a put.
+ *
+ * Tern acknowledges a notification when it was queued here, so a sender does not wait for
+ * the program to take it. A peer whose notification would go over WAITING_MAX has its
+ * connection cut, and learns that the notification was not taken.
  */
 #include "plugins/nixl/engine.h"
 
@@ -13,6 +21,13 @@
 
 #define PART_MAGIC 0x544e4958u /* "TNIX" */
 #define BYTES_MAX  (16u << 20) /* of a notification */
+/* Notifications of an engine that the program has not taken, or of which parts are missing:
+ * their bytes, and those of a struct arrived for each. */
+#define WAITING_MAX (256u << 20)
+/* Why a notification is not taken. */
+#define FULL      "256 MiB of notifications wait, which the program does not take"
+#define NO_MEMORY "there is no memory for its notification"
+#define WRONG     "its notification is not of this version of Tern"
 
 struct part {
 	uint32_t magic;
@@ -34,7 +49,6 @@ struct arrived {
 
 /* A notification of which parts are missing. */
 struct partial {
-	struct partial *next;
 	uint64_t number;
 	size_t bytes, here;
 	char data[];
@@ -188,7 +202,7 @@ int notes_send(struct engine *e, const char *name, const void *data, size_t byte
 		return RESULT_BACKEND;
 	a = self ? NULL : agent_find(e, name);
 	if (self)
-		r = notes_deliver(e, name, strlen(name), data, bytes);
+		r = notes_deliver(e, data, bytes);
 	else if (!a)
 		r = RESULT_NOT_FOUND;
 	else
@@ -204,16 +218,23 @@ int notes_send(struct engine *e, const char *name, const void *data, size_t byte
 
 /* ---- receiving ---- */
 
-int notes_deliver(struct engine *e, const char *agent, size_t name_bytes,
+static bool has_room(const struct engine *e, size_t bytes)
+{
+	return e->waiting_bytes + e->partial_bytes + bytes + sizeof(struct arrived) <=
+	       WAITING_MAX;
+}
+
+/* Queues a notification for the program. Returns NULL, or why not. */
+static const char *queue(struct engine *e, const char *agent, size_t name_bytes,
 	const void *data, size_t bytes)
 {
-	struct arrived *n = malloc(sizeof(*n) + bytes);
+	struct arrived *n;
 
-	if (!n) {
-		nixl_warn("agent %s: no memory for a notification of %zu bytes", e->name,
-			bytes);
-		return RESULT_BACKEND;
-	}
+	if (!has_room(e, bytes))
+		return FULL;
+	n = malloc(sizeof(*n) + bytes);
+	if (!n)
+		return NO_MEMORY;
 	memcpy(n->name, agent, name_bytes);
 	n->name[name_bytes] = '\0';
 	n->bytes = bytes;
@@ -222,76 +243,96 @@ int notes_deliver(struct engine *e, const char *agent, size_t name_bytes,
 	n->next = NULL;
 	*e->last_arrived = n;
 	e->last_arrived = &n->next;
-	return RESULT_OK;
+	e->waiting_bytes += sizeof(*n) + bytes;
+	return NULL;
 }
 
-/* Adds a part to what has arrived of its notification. Returns the notification when
- * it is complete. *ok: the part is as a Tern would send it. */
-static struct partial *add_part(struct inbound *in, const struct part *part,
-	const char *data, size_t bytes, bool *ok)
+int notes_deliver(struct engine *e, const void *data, size_t bytes)
 {
-	struct partial **place = &in->partial, *p;
+	const char *why = queue(e, e->name, strlen(e->name), data, bytes);
 
-	while (*place && (*place)->number != part->number)
-		place = &(*place)->next;
-	p = *place;
-	if (!p && part->offset == 0) {
-		p = malloc(sizeof(*p) + part->bytes);
-		if (p)
-			*p = (struct partial){
-				.number = part->number, .bytes = part->bytes};
-		if (p)
-			*place = p;
-	}
-	*ok = p && p->bytes == part->bytes && p->here == part->offset;
-	if (!*ok)
-		return NULL;
+	if (!why)
+		return RESULT_OK;
+	nixl_warn("agent %s: a notification to itself: %s", e->name, why);
+	return RESULT_BACKEND;
+}
+
+static void drop_partial(struct inbound *in)
+{
+	if (in->partial)
+		in->engine->partial_bytes -= in->partial->bytes;
+	free(in->partial);
+	in->partial = NULL;
+}
+
+static const char *begin_partial(struct inbound *in, const struct part *part)
+{
+	drop_partial(in);
+	if (!has_room(in->engine, part->bytes))
+		return FULL;
+	in->partial = malloc(sizeof(*in->partial) + part->bytes);
+	if (!in->partial)
+		return NO_MEMORY;
+	*in->partial = (struct partial){.number = part->number, .bytes = part->bytes};
+	in->engine->partial_bytes += part->bytes;
+	return NULL;
+}
+
+/* Adds a part to those of its notification, which has several. */
+static const char *add_part(struct inbound *in, const struct part *part, const char *name,
+	const char *data, size_t bytes)
+{
+	const char *why = part->offset == 0 ? begin_partial(in, part) : NULL;
+	struct partial *p = in->partial;
+
+	if (why)
+		return why;
+	if (!p || p->number != part->number || p->bytes != part->bytes ||
+		p->here != part->offset)
+		return WRONG;
 	memcpy(p->data + p->here, data, bytes);
 	p->here += bytes;
 	if (p->here < p->bytes)
 		return NULL;
-	*place = p->next;
-	return p;
+	in->partial = NULL;
+	in->engine->partial_bytes -= p->bytes;
+	why = queue(in->engine, name, part->name_bytes, p->data, p->bytes);
+	free(p);
+	return why;
 }
 
-static bool take_part(struct inbound *in, const char *data, size_t bytes)
+/* Returns NULL, or why the part is not taken. */
+static const char *take_part(struct inbound *in, const char *data, size_t bytes)
 {
 	struct part part;
 	const char *name = data + sizeof(part);
-	struct partial *whole;
-	bool ok;
 
 	if (bytes < sizeof(part))
-		return false;
+		return WRONG;
 	memcpy(&part, data, sizeof(part));
 	if (part.magic != PART_MAGIC || part.name_bytes > NAME_MAX_BYTES ||
 		part.name_bytes > bytes - sizeof(part) || part.bytes > BYTES_MAX)
-		return false;
+		return WRONG;
 	data = name + part.name_bytes;
 	bytes -= sizeof(part) + part.name_bytes;
 	if (part.offset > part.bytes || bytes > part.bytes - part.offset ||
 		(bytes == 0 && part.bytes > 0))
-		return false;
-	if (part.offset == 0 && bytes == part.bytes) {
-		notes_deliver(in->engine, name, part.name_bytes, data, bytes);
-		return true;
-	}
-	whole = add_part(in, &part, data, bytes, &ok);
-	if (whole)
-		notes_deliver(
-			in->engine, name, part.name_bytes, whole->data, whole->bytes);
-	free(whole);
-	return ok;
+		return WRONG;
+	if (bytes == part.bytes)
+		return queue(in->engine, name, part.name_bytes, data, bytes);
+	return add_part(in, &part, name, data, bytes);
 }
 
 void notes_notified(struct tern_peer *peer, const void *data, size_t bytes, void *inbound)
 {
 	struct inbound *in = inbound;
+	const char *why = take_part(in, data, bytes);
 
-	if (!take_part(in, data, bytes))
-		nixl_warn("agent %s: a notification of %zu bytes from %s is not of this "
-			  "version of Tern, and was dropped",
-			in->engine->name, bytes, tern_peer_name(peer));
+	if (!why)
+		return;
+	nixl_warn("agent %s: the connection of %s is cut: %s", in->engine->name,
+		tern_peer_name(peer), why);
+	inbound_free(in);
 }
 
 int notes_take(struct engine *e,
@@ -305,6 +346,7 @@ int notes_take(struct engine *e,
 	n = e->arrived;
 	e->arrived = NULL;
 	e->last_arrived = &e->arrived;
+	e->waiting_bytes = 0;
 	tern_shared_unlock(e->shared);
 	for (; n; n = next) {
 		next = n->next;
@@ -338,12 +380,7 @@ void inbound_free(struct inbound *in)
 	*in->place = in->next;
 	if (in->next)
 		in->next->place = in->place;
-	while (in->partial) {
-		struct partial *p = in->partial;
-
-		in->partial = p->next;
-		free(p);
-	}
+	drop_partial(in);
 	free(in);
 }
 

@@ -306,7 +306,8 @@ static void cancel(struct request *r)
 	r->cancelled = true;
 	for (size_t i = 0; i < r->group_count && r->state == MOVING; i++)
 		tern_cancel(&r->groups[i].req);
-	for (unsigned i = 0; i < r->note.posted && r->state == NOTIFYING; i++)
+	/* The last part first: parts that leave meanwhile are those before it. */
+	for (unsigned i = r->note.posted; i-- > 0 && r->state == NOTIFYING;)
 		tern_cancel(&r->note.reqs[i]);
 }
 
@@ -315,7 +316,6 @@ static void cancel(struct request *r)
 /* A transfer within the agent. */
 static int copy(struct request *r, const void *note, size_t note_bytes)
 {
-	const char *name = r->engine->name;
 	int result = RESULT_OK;
 
 	for (size_t i = 0; i < r->count; i++) {
@@ -329,7 +329,7 @@ static int copy(struct request *r, const void *note, size_t note_bytes)
 		return RESULT_OK;
 	if (!engine_lock(r->engine))
 		return RESULT_BACKEND;
-	result = notes_deliver(r->engine, name, strlen(name), note, note_bytes);
+	result = notes_deliver(r->engine, note, note_bytes);
 	tern_shared_unlock(r->engine->shared);
 	return result;
 }
