@@ -59,7 +59,7 @@ void nixl_info(const char *format, ...)
 
 /* ---- the context ---- */
 
-static uint64_t now_ns(void)
+uint64_t engine_now_ns(void)
 {
 	struct timespec t;
 
@@ -86,7 +86,7 @@ int engine_progress(struct engine *e)
 {
 	int events = 0;
 
-	if (now_ns() - atomic_load(&e->asked_ns) > SOON_NS)
+	if (engine_now_ns() - atomic_load(&e->asked_ns) > SOON_NS)
 		atomic_store(&e->asked_count, 0);
 	if (atomic_fetch_add(&e->asked_count, 1) >= SOON_ASKS)
 		events = tern_shared_poll(e->shared);
@@ -94,7 +94,7 @@ int engine_progress(struct engine *e)
 		tern_shared_unlock(e->shared);
 	else
 		events = -ECHILD;
-	atomic_store(&e->asked_ns, now_ns());
+	atomic_store(&e->asked_ns, engine_now_ns());
 	return events;
 }
 
@@ -139,6 +139,16 @@ static void agent_free_peer(struct agent *a)
 	a->peer = NULL;
 	a->down = true;
 	agent_put(a);
+}
+
+void agent_cut(struct agent *a)
+{
+	if (!a->peer)
+		return;
+	nixl_warn("agent %s (%s) is gone: it does not answer, and memory that it may "
+		  "access is deregistered",
+		a->name, a->where);
+	agent_free_peer(a);
 }
 
 static void agent_event(
@@ -496,14 +506,14 @@ static void say_goodbye(struct engine *e)
 
 void engine_free(struct engine *e)
 {
-	uint64_t limit = now_ns() + GOODBYE_NS;
+	uint64_t limit = engine_now_ns() + GOODBYE_NS;
 	struct agent *a;
 
 	if (!e || !engine_lock(e))
 		return;
 	say_goodbye(e);
 	tern_shared_unlock(e->shared);
-	while (is_closing(e) && now_ns() < limit)
+	while (is_closing(e) && engine_now_ns() < limit)
 		if (tern_shared_poll(e->shared) < 0)
 			break;
 	tern_shared_lock(e->shared);

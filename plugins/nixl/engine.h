@@ -66,6 +66,7 @@ struct memory {
 	struct tern_window *window;
 	char *base;
 	size_t bytes;
+	struct tern_req closed; /* the request that closes the window */
 	char text[17 + 2 * sizeof(struct tern_window_desc) + 8];
 };
 
@@ -102,11 +103,14 @@ bool engine_lock(struct engine *e);
 /* Makes progress for a caller that asks for something, without the lock. Returns the number
  * of events, 0 also if the context's thread does the rest, or a negative status. */
 int engine_progress(struct engine *e);
+uint64_t engine_now_ns(void);
 /* The context is locked in all functions about agents. */
 struct agent *agent_find(struct engine *e, const char *name);
 void agent_put(struct agent *a);
 /* Dials the agent if that was not done yet. Returns RESULT_DISCONNECTED if it is down. */
 int agent_dial(struct agent *a);
+/* Ends the connection with an agent that does not answer. Its requests end. */
+void agent_cut(struct agent *a);
 /* NIXL's result for a request of this agent that has ended so, or could not be posted. */
 int agent_result(const struct agent *a, const char *what, int status);
 
@@ -137,7 +141,8 @@ void notes_free(struct engine *e);
 
 /* The context is locked. */
 bool requests_are_moving(const struct agent *a);
-/* Ends what uses the memory, and waits. The context is not locked. */
+/* Ends what uses the memory, and waits: for 10 s, and then connections are cut. Requests that
+ * were prepared with it can no longer be posted. The context is not locked. */
 void requests_leave(struct engine *e, const struct tern_mem *mem);
 /* The context is gone. */
 void requests_free(struct engine *e);

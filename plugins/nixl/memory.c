@@ -59,17 +59,16 @@ int memory_register(struct engine *e, void *base, size_t bytes, struct memory **
 
 int memory_deregister(struct engine *e, struct memory *m)
 {
-	struct tern_req closed = {0};
 	int r;
 
 	requests_leave(e, m->mem);
 	if (!engine_lock(e))
 		return RESULT_BACKEND;
-	r = tern_window_close(m->window, &closed, 0);
+	r = tern_window_close(m->window, &m->closed, 0);
 	tern_shared_unlock(e->shared);
 	if (r == 0)
-		r = tern_shared_wait(e->shared, &closed, TERN_NEVER);
-	if (r < 0) {
+		r = tern_shared_wait(e->shared, &m->closed, TERN_NEVER);
+	if (r < 0) { /* the engine may still use the memory */
 		nixl_warn("agent %s: cannot deregister %zu bytes at %p: %s", e->name,
 			m->bytes, (void *)m->base, tern_status_text(r));
 		return RESULT_BACKEND;

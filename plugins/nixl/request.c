@@ -10,14 +10,18 @@
 #include "plugins/nixl/engine.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Rounds of progress in one check, as long as each one moves something: over shared memory, 64
  * of them copy 16 MiB. A program that gives its processor away between two checks would
  * otherwise wait for others after each 256 KiB. */
 #define ROUNDS_MAX 64u
+/* Longest time for which memory that is deregistered waits for transfers with an agent that
+ * does not answer, and how often it looks. */
+#define LEAVE_NS 10000000000ull
+#define PAUSE_NS 100000
 
 enum state { IDLE, MOVING, NOTIFYING };
 
@@ -43,6 +47,7 @@ struct request {
 	unsigned left; /* groups, or parts of the notification, that have not ended */
 	bool posted, noted, cancelled;
 	bool abandoned; /* is freed when it has ended */
+	bool is_void;   /* memory of this agent that it uses was deregistered */
 	int status;     /* of Tern */
 	/* False while the request is under way: read without the lock. */
 	_Atomic bool over;
@@ -313,11 +318,23 @@ static void cancel(struct request *r)
 
 /* ---- the functions of core.h ---- */
 
+static int check_memory(const struct request *r)
+{
+	if (!r->is_void)
+		return RESULT_OK;
+	nixl_warn("agent %s: a transfer with agent %s uses memory that was deregistered "
+		  "after it was prepared",
+		r->engine->name, r->agent ? r->agent->name : r->engine->name);
+	return RESULT_INVALID;
+}
+
 /* A transfer within the agent. */
 static int copy(struct request *r, const void *note, size_t note_bytes)
 {
 	int result = RESULT_OK;
 
+	if (check_memory(r) != RESULT_OK)
+		return RESULT_INVALID;
 	for (size_t i = 0; i < r->count; i++) {
 		const struct span *s = &r->spans[i];
 		void *local = (void *)s->local_address,
@@ -341,6 +358,8 @@ static int may_post(struct request *r)
 
 	if (!atomic_load(&r->over))
 		return RESULT_ACTIVE;
+	if (check_memory(r) != RESULT_OK)
+		return RESULT_INVALID;
 	if (a->forgotten) {
 		nixl_warn("agent %s: a transfer with agent %s was prepared before that "
 			  "agent was disconnected: prepare it again",
@@ -452,32 +471,49 @@ bool requests_are_moving(const struct agent *a)
 	return false;
 }
 
+/* A request within the agent that is void already may name memory that was freed. */
 static bool uses(const struct request *r, const struct tern_mem *mem)
 {
-	for (size_t i = 0; r->agent && i < r->count; i++)
-		if (r->pieces[i].local.mem == mem)
+	for (size_t i = 0; i < r->count; i++)
+		if (r->agent ? r->pieces[i].local.mem == mem
+			     : !r->is_void && r->spans[i].local->mem == mem)
 			return true;
 	return false;
 }
 
+/* Ends what uses the memory. Returns true if something has not ended yet. */
+static bool leave(struct engine *e, const struct tern_mem *mem, bool cut)
+{
+	bool moving = false;
+
+	for (struct request *r = e->requests; r; r = r->next) {
+		if (!uses(r, mem))
+			continue;
+		r->is_void = true;
+		if (r->state != MOVING)
+			continue;
+		if (!r->cancelled)
+			cancel(r);
+		if (cut)
+			agent_cut(r->agent);
+		moving = true;
+	}
+	return moving;
+}
+
 void requests_leave(struct engine *e, const struct tern_mem *mem)
 {
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	uint64_t limit_ns = engine_now_ns() + LEAVE_NS;
 	bool moving = true;
 
 	while (moving) {
 		if (!engine_lock(e))
 			return;
-		moving = false;
-		for (struct request *r = e->requests; r; r = r->next) {
-			if (r->state != MOVING || !uses(r, mem))
-				continue;
-			if (!r->cancelled)
-				cancel(r);
-			moving = true;
-		}
-		tern_shared_unlock(e->shared);
+		moving = leave(e, mem, engine_now_ns() >= limit_ns);
+		tern_shared_unlock(e->shared); /* a round of progress */
 		if (moving)
-			sched_yield();
+			nanosleep(&pause, NULL);
 	}
 }
 

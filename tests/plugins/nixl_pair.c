@@ -3,9 +3,12 @@
 #include "tests/plugins/nixl_pair.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -117,6 +120,67 @@ struct nixl_handle *prepare(
 
 	assert_int_equal(nixl_prepare(p->i.agent, "T", write, ranges, count, &h), 0);
 	return h;
+}
+
+/* ---- a target in a child ---- */
+
+int serve(const char *mark)
+{
+	struct side s;
+	char c;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	open_side(&s, "T");
+	memset(s.data[0], atoi(mark), REGION);
+	printf("%s\n%s\n%p\n", nixl_info(s.agent), nixl_text(s.own[0]),
+		(void *)s.data[0]);
+	fflush(stdout);
+	while (read(0, &c, 1) > 0)
+		;
+	return 0;
+}
+
+void start_child(struct child *c, unsigned mark)
+{
+	int in[2], out[2];
+	char number[8];
+	FILE *lines;
+
+	assert_true(pipe(in) == 0 && pipe(out) == 0);
+	snprintf(number, sizeof(number), "%u", mark);
+	c->pid = fork();
+	if (c->pid == 0) {
+		dup2(in[0], 0);
+		dup2(out[1], 1);
+		for (int fd = 3; fd < 200; fd++)
+			close(fd);
+		execl("/proc/self/exe", "test", nixl_path, number, NULL);
+		_exit(127);
+	}
+	close(in[0]);
+	close(out[1]);
+	c->to = in[1];
+	lines = fdopen(out[0], "r");
+	assert_int_equal(
+		fscanf(lines, "%899[^\n]\n%199[^\n]\n%zx", c->info, c->text, &c->base),
+		3);
+	fclose(lines);
+}
+
+void end_child(struct child *c, int by)
+{
+	kill(c->pid, by);
+	waitpid(c->pid, NULL, 0);
+	close(c->to);
+}
+
+struct nixl_region *load_child(struct side *s, const struct child *c)
+{
+	struct nixl_region *remote;
+
+	assert_int_equal(nixl_load_info(s->agent, "T", c->info), 0);
+	assert_int_equal(nixl_load(s->agent, "T", c->text, c->base, REGION, &remote), 0);
+	return remote;
 }
 
 /* ---- notifications ---- */

@@ -4,6 +4,7 @@
 #define TERN_TESTS_PLUGINS_NIXL_PAIR_H
 
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "tests/plugins/nixl_driver.h"
 
@@ -54,6 +55,24 @@ struct nixl_range range_of(
 	const struct pair *p, unsigned k, size_t local, size_t remote, size_t bytes);
 struct nixl_handle *prepare(
 	struct pair *p, bool write, const struct nixl_range *ranges, size_t count);
+
+/* ---- a target in a child ---- */
+
+struct child {
+	pid_t pid;
+	int to, from; /* pipes */
+	char info[900], text[200];
+	uintptr_t base;
+};
+
+/* The main function of the child: agent "T", whose region 0 is full of `mark`. Ends with its
+ * parent. */
+int serve(const char *mark);
+/* Starts this program again with the arguments nixl_path and `mark`. */
+void start_child(struct child *c, unsigned mark);
+void end_child(struct child *c, int by);
+/* Loads T's metadata at the agent. */
+struct nixl_region *load_child(struct side *s, const struct child *c);
 
 /* ---- notifications ---- */
 

@@ -397,64 +397,6 @@ static void test_memory_that_was_deregistered_is_refused(void **state)
 
 /* ---- a target in a child ---- */
 
-struct child {
-	pid_t pid;
-	int to, from; /* pipes */
-	char info[900], text[200];
-	uintptr_t base;
-};
-
-/* The child: agent "T", whose region 0 is full of `mark`. Ends with its parent. */
-static int serve(const char *mark)
-{
-	struct side s;
-	char c;
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	open_side(&s, "T");
-	memset(s.data[0], atoi(mark), REGION);
-	printf("%s\n%s\n%p\n", nixl_info(s.agent), nixl_text(s.own[0]),
-		(void *)s.data[0]);
-	fflush(stdout);
-	while (read(0, &c, 1) > 0)
-		;
-	return 0;
-}
-
-static void start_child(struct child *c, unsigned mark)
-{
-	int in[2], out[2];
-	char number[8];
-	FILE *lines;
-
-	assert_true(pipe(in) == 0 && pipe(out) == 0);
-	snprintf(number, sizeof(number), "%u", mark);
-	c->pid = fork();
-	if (c->pid == 0) {
-		dup2(in[0], 0);
-		dup2(out[1], 1);
-		for (int fd = 3; fd < 200; fd++)
-			close(fd);
-		execl("/proc/self/exe", "test_nixl", nixl_path, number, NULL);
-		_exit(127);
-	}
-	close(in[0]);
-	close(out[1]);
-	c->to = in[1];
-	lines = fdopen(out[0], "r");
-	assert_int_equal(
-		fscanf(lines, "%899[^\n]\n%199[^\n]\n%zx", c->info, c->text, &c->base),
-		3);
-	fclose(lines);
-}
-
-static void end_child(struct child *c, int by)
-{
-	kill(c->pid, by);
-	waitpid(c->pid, NULL, 0);
-	close(c->to);
-}
-
 struct killer {
 	pid_t pid;
 	int signal;
@@ -468,16 +410,6 @@ static void *kill_later(void *arg)
 	usleep(k->after);
 	kill(k->pid, k->signal);
 	return NULL;
-}
-
-/* Loads T's metadata at I. */
-static struct nixl_region *load_child(struct side *s, const struct child *c)
-{
-	struct nixl_region *remote;
-
-	assert_int_equal(nixl_load_info(s->agent, "T", c->info), 0);
-	assert_int_equal(nixl_load(s->agent, "T", c->text, c->base, REGION, &remote), 0);
-	return remote;
 }
 
 /* Transfers with the child until that fails, since the child gets a signal. */

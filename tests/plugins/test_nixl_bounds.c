@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the plug-in for NIXL bears of its peers: notifications that nobody takes, and a peer
- * that knows the secret of an agent and sends notifications as no Tern sends them. Agents
- * are those of nixl_pair.h.
+ * What the plug-in for NIXL bears: notifications that nobody takes, a peer that knows the
+ * secret of an agent and sends notifications as no Tern sends them, a target that stands
+ * still, and transfers of memory that was deregistered. Agents are those of nixl_pair.h.
  */
 #include "tests/harness/cmocka.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -257,6 +258,81 @@ static void test_a_peer_that_is_not_nixl_is_cut(void **state)
 	close_side(&s);
 }
 
+/* Neither the target's program nor a timeout ends the transfer. */
+static void test_memory_is_deregistered_although_its_target_stands_still(void **state)
+{
+	struct nixl_region *remote;
+	struct nixl_range range;
+	struct nixl_handle *h;
+	struct child c;
+	struct lines l;
+	struct side s;
+
+	(void)state;
+	alarm(60);
+	setenv("TERN_DEAD_TIMEOUT", "0", 1);
+	open_side(&s, "I");
+	unsetenv("TERN_DEAD_TIMEOUT");
+	start_child(&c, 1);
+	remote = load_child(&s, &c);
+	range = (struct nixl_range){.local = s.own[0],
+		.remote = remote,
+		.at = s.data[0],
+		.remote_at = c.base,
+		.bytes = REGION};
+	assert_int_equal(nixl_prepare(s.agent, "T", true, &range, 1, &h), 0);
+	assert_int_equal(run(h, NULL), 0);
+	kill(c.pid, SIGSTOP);
+	assert_int_equal(nixl_post(h, NULL, 0), IN_PROGRESS);
+	collect(&l);
+	assert_int_equal(nixl_deregister(s.agent, s.own[0]), 0);
+	collected(&l);
+	has(&l, "is gone: it does not answer, and memory that it may access is "
+		"deregistered");
+	s.own[0] = NULL;
+	assert_int_equal(nixl_check(h), DISCONNECTED);
+	assert_int_equal(nixl_release(h), 0);
+	assert_int_equal(nixl_unload(s.agent, remote), 0);
+	end_child(&c, SIGKILL);
+	close_side(&s);
+	alarm(0);
+}
+
+static void test_a_transfer_of_memory_that_was_deregistered_is_refused(void **state)
+{
+	struct nixl_handle *h, *own;
+	struct nixl_range ranges[2];
+	struct lines l;
+	struct pair p;
+
+	(void)state;
+	open_pair(&p);
+	ranges[0] = range_of(&p, 1, 0, 0, 1000);
+	ranges[1] = range_of(&p, 0, 0, 0, 1000);
+	h = prepare(&p, true, ranges, 2);
+	for (unsigned k = 0; k < 2; k++) {
+		ranges[k].remote = p.i.own[2];
+		ranges[k].remote_at = (uintptr_t)p.i.data[2] + k * 1000;
+	}
+	assert_int_equal(nixl_prepare(p.i.agent, "I", true, ranges, 2, &own), 0);
+	assert_int_equal(run(h, NULL), 0);
+	assert_int_equal(run(own, NULL), 0);
+	collect(&l);
+	for (unsigned k = 0; k < 2; k++) {
+		assert_int_equal(nixl_deregister(p.i.agent, p.i.own[k]), 0);
+		p.i.own[k] = NULL;
+		assert_int_equal(nixl_post(h, "n", 1), INVALID);
+		assert_int_equal(nixl_post(own, "n", 1), INVALID);
+	}
+	collected(&l);
+	has(&l, "agent I: a transfer with agent T uses memory that was deregistered "
+		"after it was prepared");
+	has(&l, "agent I: a transfer with agent I uses memory");
+	assert_int_equal(nixl_release(h), 0);
+	assert_int_equal(nixl_release(own), 0);
+	close_pair(&p);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,6 +341,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_notifications_that_never_end_are_bounded),
 		cmocka_unit_test(test_a_sender_may_cancel_long_notifications),
 		cmocka_unit_test(test_a_peer_that_is_not_nixl_is_cut),
+		cmocka_unit_test(
+			test_memory_is_deregistered_although_its_target_stands_still),
+		cmocka_unit_test(
+			test_a_transfer_of_memory_that_was_deregistered_is_refused),
 	};
 
 	if (argc < 2)
@@ -272,6 +352,8 @@ int main(int argc, char **argv)
 	nixl_path = argv[1];
 	setenv("TERN_NET_IFNAME", "=lo", 1);
 	setenv("TERN_NIXL_VERSION", "1.5.1", 1);
+	if (argc == 3 && argv[2][0] >= '0' && argv[2][0] <= '9')
+		return serve(argv[2]);
 	if (argc == 3)
 		cmocka_set_test_filter(argv[2]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
