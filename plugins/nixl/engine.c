@@ -21,13 +21,27 @@
 
 /* ---- log ---- */
 
+/* Names of agents and their metadata come from other processes, and must not forge a line or
+ * move the cursor of a terminal. `out` has four bytes for each of the text. */
+static void escape(char *out, const char *text)
+{
+	for (; *text; text++) {
+		if (*text >= ' ' && *text <= '~')
+			*out++ = *text;
+		else
+			out += sprintf(out, "\\x%02x", (unsigned char)*text);
+	}
+	*out = '\0';
+}
+
 __attribute__((format(printf, 2, 0))) static void say(
 	const char *level, const char *format, va_list ap)
 {
-	char text[900];
+	char text[900], shown[4 * sizeof(text)];
 
 	vsnprintf(text, sizeof(text), format, ap);
-	fprintf(stderr, "tern nixl: %s: %s\n", level, text);
+	escape(shown, text);
+	fprintf(stderr, "tern nixl: %s: %s\n", level, shown);
 }
 
 static void say_nothing(const char *format, ...)

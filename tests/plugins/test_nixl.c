@@ -622,6 +622,25 @@ static void test_bad_metadata_is_refused(void **state)
 	close_pair(&p);
 }
 
+static void test_a_line_shows_what_others_say_in_printable_characters(void **state)
+{
+	struct lines l;
+	struct side s;
+
+	(void)state;
+	open_side(&s, "I");
+	collect(&l);
+	assert_int_equal(
+		nixl_load_info(s.agent, "X\ntern nixl: error: forged", "ucx \x1b[2J"),
+		MISMATCH);
+	assert_int_equal(nixl_connect(s.agent, "\r"), NOT_FOUND);
+	collected(&l);
+	has(&l, "of agent X\\x0atern nixl: error: forged is not of");
+	has(&l, "ucx \\x1b[2J\n");
+	has(&l, "agent I: agent \\x0d is unknown");
+	close_side(&s);
+}
+
 /* A descriptor with another capability opens nothing. */
 static void test_nobody_guesses_a_descriptor(void **state)
 {
@@ -729,6 +748,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_an_unknown_version_of_nixl_is_refused),
 		cmocka_unit_test(test_settings_that_are_wrong_are_named),
 		cmocka_unit_test(test_bad_metadata_is_refused),
+		cmocka_unit_test(
+			test_a_line_shows_what_others_say_in_printable_characters),
 		cmocka_unit_test(test_nobody_guesses_a_descriptor),
 		cmocka_unit_test(test_nobody_connects_without_the_secret),
 		cmocka_unit_test(
