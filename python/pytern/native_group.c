@@ -19,8 +19,10 @@ static PyTypeObject *group_type, *operation_type;
 
 struct group {
 	PyObject_HEAD struct context *context;
-	struct tern_group *group;    /* NULL: freed. Changes with the GIL */
-	struct tern_group *live;     /* the same, but changes with the context locked */
+	struct tern_group *group; /* NULL: closed. Changes with the GIL */
+	struct tern_group
+		*live; /* NULL: freed. Changes with the context locked, and while
+				  * `users` is 0 */
 	struct group *next, **place; /* in context->groups */
 	PyObject *peers;             /* a tuple */
 	unsigned users;              /* calls that use `group` */
@@ -216,8 +218,8 @@ static PyObject *group_status(struct group *self, PyObject *ignored)
 	if (!group_is_usable(self))
 		return NULL;
 	USING(self, {
-		status = tern_group_status(self->group);
-		strncpy(text, tern_group_text(self->group), sizeof(text) - 1);
+		status = tern_group_status(self->live);
+		strncpy(text, tern_group_text(self->live), sizeof(text) - 1);
 	});
 	return Py_BuildValue("iN", status,
 		PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));
@@ -403,12 +405,12 @@ static PyObject *group_start(struct group *self, PyObject *args)
 	operation->req.timeout_ns = to_ns(seconds);
 	if (has_memory((enum kind)kind, operation))
 		USING(self, {
-			r = call(self->group, &operation->req, (enum kind)kind,
+			r = call(self->live, &operation->req, (enum kind)kind,
 				(enum tern_dtype)dtype, (enum tern_reduction)how,
 				operation->in ? &operation->in->buf : NULL,
 				operation->out ? &operation->out->buf : NULL, root);
 			if (r < 0)
-				strncpy(text, tern_group_text(self->group),
+				strncpy(text, tern_group_text(self->live),
 					sizeof(text) - 1);
 		});
 	if (r < 0)

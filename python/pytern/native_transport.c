@@ -347,12 +347,15 @@ static bool listens(struct listener *self)
 
 static PyObject *listener_address(struct listener *self, PyObject *ignored)
 {
+	const struct tern_listener *listener;
 	const char *address;
 
 	(void)ignored;
 	if (!listens(self))
 		return NULL;
-	USING(self, address = tern_listener_address(self->listener));
+	listener =
+		self->listener; /* another thread may close it, and then waits for us */
+	USING(self, address = tern_listener_address(listener));
 	return PyUnicode_FromString(address);
 }
 

@@ -19,7 +19,7 @@ import numpy
 import pytern
 from pytern.transport import Context, PeerDown
 
-from jobs import Process, tap
+from jobs import Process, close_while_used, tap
 
 LIMIT_S = 60
 FABRICS = ("tcp://127.0.0.1:0", "shm://groups-%d")
@@ -256,6 +256,13 @@ def a_rank_that_floods_with_notifications_fails_the_group():
         context.close()
 
 
+def a_group_may_be_closed_while_others_use_it():
+    with Context() as context:
+        for number in range(300):
+            group = context.group(0, 1, [None], number)
+            close_while_used(group, lambda: group.failure, group.barrier)
+
+
 def the_example_adds():
     program = Path(__file__).resolve().parents[2] / "docs" / "examples" / "sum.py"
     first = Process(sys.executable, program, "listen")
@@ -277,4 +284,4 @@ if __name__ == "__main__":
                           peers_stay_until_their_group_is_closed, operations_that_differ_are_named,
                           an_operation_under_way_ends_with_its_context, a_rank_that_has_left_blames_nobody,
                           a_rank_that_is_gone_is_named, a_rank_that_floods_with_notifications_fails_the_group,
-                          the_example_adds]))
+                          a_group_may_be_closed_while_others_use_it, the_example_adds]))

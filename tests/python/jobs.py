@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts parameter servers, and Python programs as their workers, for the tests of the Python package."""
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy
+import pytern
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
@@ -32,6 +34,25 @@ def make_images():
     for path, array in zip(paths, (images, labels)):
         path.write_bytes(bytes([0, 0, 8, array.ndim]) + numpy.array(array.shape, ">u4").tobytes() + array.tobytes())
     return paths
+
+
+def close_while_used(thing, *calls):
+    """Closes it while threads call these functions of it again and again, until they raise pytern.Error."""
+    go = threading.Event()
+
+    def use(call):
+        go.wait()
+        with contextlib.suppress(pytern.Error):
+            while True:
+                call()
+    threads = [threading.Thread(target=use, args=(call,)) for call in calls for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    time.sleep(0.001)
+    thing.close()
+    for thread in threads:
+        thread.join()
 
 
 class Process:

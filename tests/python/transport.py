@@ -22,7 +22,7 @@ import pytern
 from pytern import transport
 from pytern.transport import Buffer, Context, PeerDown
 
-from jobs import HERE, Process, tap
+from jobs import HERE, Process, close_while_used, tap
 
 LIMIT_S = 60
 FABRICS = ("tcp://127.0.0.1:0", "shm://test-%d")
@@ -324,6 +324,13 @@ def contexts_may_be_closed_while_others_drop_their_objects():
             thread.join()
 
 
+def a_listener_may_be_closed_while_others_use_it():
+    with Context() as context:
+        for _ in range(300):
+            listener = context.listen()
+            close_while_used(listener, lambda: listener.address, lambda: listener._native.accept())
+
+
 def a_dead_peer_is_an_exception_with_its_name_and_the_cause():
     for fabric in FABRICS:
         with Context(timeout=LIMIT_S) as context, \
@@ -490,7 +497,7 @@ else:
              the_context_stays_for_what_was_received, many_threads_use_one_context, requests_can_be_awaited,
              what_is_awaited_hears_of_every_end, a_wait_ends_in_time_while_other_requests_end,
              what_was_read_in_place_is_neither_sent_nor_received_into, contexts_may_be_closed_while_others_drop_their_objects,
-             a_dead_peer_is_an_exception_with_its_name_and_the_cause,
+             a_listener_may_be_closed_while_others_use_it, a_dead_peer_is_an_exception_with_its_name_and_the_cause,
              a_peer_that_stands_still_is_given_up_after_dead_timeout, tensors_of_another_process_arrive_whole,
              nobody_connects_without_the_secret, what_cannot_be_is_refused, an_interrupt_ends_a_wait,
              a_forked_child_has_no_connections, the_example_of_the_page_runs, nothing_crashes_in_any_order_of_the_end])
