@@ -315,6 +315,15 @@ static bool fill(struct tern_piece *out, PyObject *item, const struct remote *se
 	return true;
 }
 
+static bool fill_all(struct tern_piece *out, PyObject *list, Py_ssize_t count,
+	const struct remote *self)
+{
+	for (Py_ssize_t i = 0; i < count; i++)
+		if (!fill(&out[i], PyTuple_GetItem(list, i), self))
+			return false;
+	return true;
+}
+
 static bool may_access(const struct remote *self, int get)
 {
 	if (self->desc.access & (get ? TERN_WINDOW_READ : TERN_WINDOW_WRITE))
@@ -370,20 +379,22 @@ static PyObject *remote_move(struct remote *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "O!pO!O", request_type, &request, &get, &PyTuple_Type,
 		    &list, &bytes) ||
-		!request_may_begin(request, self->peer->context) ||
 		!remote_is_usable(self) || !may_access(self, get))
 		return NULL;
 	note = note_of(bytes);
 	count = PyTuple_Size(list);
 	pieces = PyMem_Calloc((size_t)count + 1, sizeof(*pieces));
 	uses = PyTuple_Pack(3, (PyObject *)self, list, bytes);
-	for (Py_ssize_t i = 0; pieces && uses && i < count; i++)
-		if (!fill(&pieces[i], PyTuple_GetItem(list, i), self))
-			Py_CLEAR(uses);
-	if (!pieces || !uses) {
+	if (!pieces || !uses)
+		PyErr_NoMemory();
+	/* Looked at once more: a tuple that is made may start the garbage collector, which may
+	 * run the program's code. */
+	if (!pieces || !uses || !fill_all(pieces, list, count, self) ||
+		!request_may_begin(request, self->peer->context) ||
+		!remote_is_usable(self)) {
 		PyMem_Free(pieces);
 		Py_XDECREF(uses);
-		return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+		return NULL;
 	}
 	request_begin(request, self->peer->context, uses);
 	Py_DECREF(uses);
@@ -403,9 +414,11 @@ static int leave(struct remote *self)
 	int r = 0;
 
 	self->remote = NULL;
+	if (peer->context->forks != fork_count())
+		return 0; /* the parent's calls end in the parent only */
 	wait_for_none(&self->users);
 	/* Without the peer there is no handle, and that of a dead one goes with it. */
-	if (remote && peer->link && peer->context->forks == fork_count())
+	if (remote && peer->link)
 		POST(peer, tern_remote_close(remote));
 	if (r == -EBUSY)
 		self->remote = remote;

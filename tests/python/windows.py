@@ -17,7 +17,7 @@ import weakref
 
 import numpy
 import pytern
-from pytern import transport
+from pytern import transport, _windows
 from pytern.transport import Context, PeerDown
 
 from jobs import HERE, Process, tap
@@ -539,6 +539,65 @@ def a_forked_child_has_no_windows():
         assert pair.memory[0] == ord("1") and pair.of_one.wait_notified() == b"still"
 
 
+def a_child_that_is_forked_during_a_put_does_not_wait_for_it():
+    with Pair() as pair:
+        stop = threading.Event()
+
+        def put():
+            while not stop.is_set():
+                pair.remote.put(b"1").wait()
+        threads = [threading.Thread(target=put) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(30):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(10)
+                    pair.remote.close()
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+class Closer:
+    """Closes a Remote when the garbage collector finds it."""
+
+    def __init__(self, remote):
+        self.remote, self.me = remote, self
+
+    def __del__(self):
+        self.remote.close()
+
+
+def a_remote_may_be_closed_by_the_garbage_collector_during_a_put():
+    thresholds = gc.get_threshold()
+    with Pair() as pair:
+        memory = pair.two.wrap(b"12345678")
+        kept = []
+        for i in range(20):
+            remote = pair.of_two.open(pair.window.describe())
+            remote.put(b"1").wait()
+            move, request, pieces = remote._native.move, _windows._Access(pair.of_two, "put"), ((memory, 0),)
+            gc.collect()
+            gc.disable()
+            Closer(remote)
+            # The interpreter has old tuples of four elements for the arguments, and none of three for move() itself.
+            kept.append([(k, k, k) for k in range(2500)])
+            del [(k, k, k, k) for k in range(50)][:]
+            gc.set_threshold(i + 1)
+            gc.enable()
+            try:
+                move(request, False, pieces, None)
+            except pytern.Error as error:
+                assert "this Remote is closed" in str(error), error
+            finally:
+                gc.set_threshold(*thresholds)
+
+
 def the_example_of_the_page_runs():
     table = HERE.parents[1] / "docs" / "examples" / "table.py"
     one = Process(sys.executable, table, "serve")
@@ -593,5 +652,7 @@ else:
              what_a_dead_peer_has_notified_is_there_before_its_end,
              a_peer_that_stands_still_does_not_hold_up_the_end_of_a_window,
              notifications_that_nobody_takes_end_the_connection, windows_can_be_awaited, many_threads_use_one_window,
-             all_may_be_closed_while_others_use_it, a_forked_child_has_no_windows, the_example_of_the_page_runs,
+             all_may_be_closed_while_others_use_it, a_forked_child_has_no_windows,
+             a_child_that_is_forked_during_a_put_does_not_wait_for_it,
+             a_remote_may_be_closed_by_the_garbage_collector_during_a_put, the_example_of_the_page_runs,
              nothing_crashes_in_any_order_of_the_end])
