@@ -64,6 +64,17 @@ static void use_peers(PyObject *peers, int by)
 	}
 }
 
+/* Keeps what the peers have in the library, or lets go of it. */
+static void use_links(PyObject *peers, int by)
+{
+	for (Py_ssize_t i = 0; i < PyTuple_Size(peers); i++) {
+		PyObject *peer = PyTuple_GetItem(peers, i);
+
+		if (Py_TYPE(peer) == peer_type)
+			((struct peer *)peer)->users += (unsigned)by;
+	}
+}
+
 static void group_shut(struct group *self)
 {
 	struct context *context = self->context;
@@ -97,9 +108,9 @@ void groups_shut(struct context *context)
 	}
 }
 
-/* Copies the peers' pointers. Returns false with an exception. */
-static bool list_peers(
-	struct context *context, PyObject *peers, uint32_t rank, struct tern_peer **out)
+/* Lists what the peers have in the library. Returns false with an exception. */
+static bool list_links(
+	struct context *context, PyObject *peers, uint32_t rank, const struct link **out)
 {
 	for (Py_ssize_t i = 0; i < PyTuple_Size(peers); i++) {
 		struct peer *peer = (struct peer *)PyTuple_GetItem(peers, i);
@@ -107,14 +118,14 @@ static bool list_peers(
 		if (i == (Py_ssize_t)rank)
 			continue;
 		if (Py_TYPE((PyObject *)peer) != peer_type || peer->context != context ||
-			!peer->link || !peer->link->peer) {
+			!peer->link) {
 			PyErr_Format(PyExc_ValueError,
 				"peers: expected an open peer of this context for rank "
 				"%zd",
 				i);
 			return false;
 		}
-		out[i] = peer->link->peer;
+		out[i] = peer->link;
 	}
 	return true;
 }
@@ -126,21 +137,43 @@ static bool list_hosts(PyObject *hosts, uint32_t *out)
 	return !PyErr_Occurred();
 }
 
-/* Makes the group, with the arrays of `opts` filled in. Returns false with an exception. */
-static bool make(struct group *self, struct tern_group_opts *opts)
+/* Called with the context locked, since only then no peer is freed: on_notified() may. */
+static int find_peers(const struct tern_group_opts *opts, const struct link **links,
+	struct tern_peer **out)
+{
+	for (uint32_t i = 0; i < opts->size; i++) {
+		if (i == opts->rank)
+			continue;
+		out[i] = links[i]->peer;
+		if (!out[i])
+			return -ENOBUFS;
+	}
+	return 0;
+}
+
+/* Makes the group of these peers, for which opts->peers has room. Returns false with an
+ * exception. */
+static bool make(struct group *self, struct tern_group_opts *opts,
+	const struct link **links, struct tern_peer **peers)
 {
 	struct context *context = self->context;
 	int r;
 
+	use_links(self->peers, 1);
 	LOCKED(context, {
-		r = tern_group_new(
-			tern_shared_context(context->shared), opts, &self->live);
+		r = find_peers(opts, links, peers);
+		if (r == 0)
+			r = tern_group_new(
+				tern_shared_context(context->shared), opts, &self->live);
 	});
+	use_links(self->peers, -1);
 	if (r < 0) {
-		raise_text(r, r == -EEXIST
-				      ? "a peer has or had a group or channel of this "
-					"number"
-				      : tern_status_text(r));
+		raise_text(r,
+			r == -EEXIST
+				? "a peer has or had a group or channel of this number"
+			: r == -ENOBUFS ? "a peer is down: the program has not taken its "
+					  "notifications, which fill 64 MiB"
+					: tern_status_text(r));
 		return false;
 	}
 	self->group = self->live;
@@ -160,6 +193,7 @@ static bool make(struct group *self, struct tern_group_opts *opts)
 PyObject *context_group(struct context *self, PyObject *args)
 {
 	struct tern_group_opts opts = {0};
+	const struct link **links;
 	struct tern_peer **peers;
 	PyObject *tuple, *hosts;
 	struct group *out;
@@ -183,14 +217,17 @@ PyObject *context_group(struct context *self, PyObject *args)
 	use_peers(tuple, 1);
 	opts.size = (uint32_t)PyTuple_Size(tuple);
 	opts.timeout_ns = to_ns(seconds);
+	links = calloc(opts.size + 1, sizeof(links[0]));
 	peers = calloc(opts.size + 1, sizeof(peers[0]));
 	numbers = calloc(opts.size + 1, sizeof(numbers[0]));
 	opts.peers = peers;
 	opts.hosts = numbers;
-	if (!peers || !numbers)
+	if (!links || !peers || !numbers)
 		PyErr_NoMemory();
-	good = peers && numbers && list_peers(self, tuple, opts.rank, peers) &&
-	       list_hosts(hosts, numbers) && make(out, &opts);
+	good = links && peers && numbers && list_hosts(hosts, numbers) &&
+	       list_links(self, tuple, opts.rank, links) &&
+	       make(out, &opts, links, peers);
+	free(links);
 	free(peers);
 	free(numbers);
 	if (good)

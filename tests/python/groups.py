@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -256,6 +257,30 @@ def a_rank_that_floods_with_notifications_fails_the_group():
         context.close()
 
 
+def a_group_is_made_while_a_peer_floods_with_notifications():
+    for _ in range(2):
+        with Context(name="a", timeout=LIMIT_S) as a, Context(name="b", timeout=LIMIT_S) as b, a.listen() as listener:
+            of_b = b.connect(listener.address)
+            of_a = listener.accept()
+
+            def notify():
+                with contextlib.suppress(PeerDown):
+                    for _ in range(17_000):
+                        of_b.notify(b"x" * 4096)
+            flood = threading.Thread(target=notify)
+            flood.start()
+            number = 0
+            with contextlib.suppress(pytern.Error):
+                while not of_a.is_down:
+                    a.group(0, 2, [None, of_a], number).close()
+                    number += 1
+            flood.join()
+            of_a.wait_down()
+            assert number > 0
+            refused(pytern.Error, "a peer is down: the program has not taken its notifications, which fill 64 MiB", a.group, 0, 2,
+                    [None, of_a], 1 << 20)
+
+
 def a_group_may_be_closed_while_others_use_it():
     with Context() as context:
         for number in range(300):
@@ -284,4 +309,4 @@ if __name__ == "__main__":
                           peers_stay_until_their_group_is_closed, operations_that_differ_are_named,
                           an_operation_under_way_ends_with_its_context, a_rank_that_has_left_blames_nobody,
                           a_rank_that_is_gone_is_named, a_rank_that_floods_with_notifications_fails_the_group,
-                          a_group_may_be_closed_while_others_use_it, the_example_adds]))
+                          a_group_is_made_while_a_peer_floods_with_notifications, a_group_may_be_closed_while_others_use_it, the_example_adds]))
