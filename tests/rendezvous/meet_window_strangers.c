@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/endian.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
@@ -86,6 +87,12 @@ static void stranger_opens(struct target *t)
 	assert_int_equal(t->heard.status, 0);
 	assert_int_equal(t->heard.dst, HANDLE);
 	assert_int_equal(t->heard.bytes, ROOM_BYTES);
+}
+
+static void stranger_leaves(struct target *t)
+{
+	stranger_says(&t->scene,
+		&(struct tern_header){.type = TERN_MSG_WINDOW_LEFT, .key = t->desc.id});
 }
 
 /* Each of these ends the stranger's session, although it has opened the window. `id`: the
@@ -201,9 +208,7 @@ static void test_only_who_has_opened_a_window_may_use_it(const struct instance *
 
 		stranger_comes(&t.scene);
 		stranger_opens(&t);
-		stranger_says(
-			&t.scene, &(struct tern_header){.type = TERN_MSG_WINDOW_LEFT,
-					  .key = t.desc.id});
+		stranger_leaves(&t);
 		scene_protocol_error(&t.scene, &h);
 		scene_undisturbed(&t.scene, access);
 		target_fini(&t);
@@ -238,10 +243,204 @@ static void test_who_asks_without_end_is_cut(const struct instance *instance)
 	}
 }
 
+/* ---- B keeps what it owes to a stranger that does not follow ---- */
+
+/* The stranger asks for bytes and leaves before B has put them. */
+static void test_a_closed_window_ends_although_a_peer_never_takes_its_bytes(
+	const struct instance *instance)
+{
+	struct target t;
+	struct tern_header h = {.flags = TERN_FLAG_REGION, .bytes = 8, .src = 1};
+	struct tern_req req = {0};
+	struct tern_peer *peer;
+	const struct tern_peer_windows *w;
+
+	target_init(&t, instance, TERN_WINDOW_READ | TERN_WINDOW_WRITE);
+	stranger_comes(&t.scene);
+	stranger_opens(&t);
+	peer = t.scene.caller;
+	w = &peer->windows;
+	h.type = tern_peer_caps(peer) & TERN_CAP_PUT ? TERN_MSG_WINDOW_READ
+						     : TERN_MSG_WINDOW_WRITE;
+	h.key = t.desc.id;
+	peer->pump.running = true; /* as if there were no room */
+	stranger_says(&t.scene, &h);
+	stranger_says(&t.scene,
+		&(struct tern_header){.type = TERN_MSG_WINDOW_LEFT, .key = t.desc.id});
+	SCENE_PUMP(&t.scene, w->job_count == 1 && tern_list_empty(&w->granted));
+	assert_int_equal(tern_window_close(t.window, &req, TERN_NS_PER_MS), 0);
+	SCENE_PUMP(&t.scene, tern_test(&req) == 0);
+	assert_true(log_env_has(&t.scene.meet->ends[B].log,
+		"has not left a window of 1000 bytes that was closed"));
+	assert_int_equal(tern_window_new(t.scene.meet->ends[B].ctx, &t.room,
+				 TERN_WINDOW_READ, &t.window),
+		0);
+	target_fini(&t);
+}
+
+/* Puts that a fabric has taken, and has not ended. */
+static struct {
+	struct tern_fabric_ops ops;
+	struct tern_op *taken[TERN_PARTS_MAX + 1];
+	unsigned count;
+} slow;
+
+static int put_slowly(struct tern_conn *conn, struct tern_op *op, struct tern_mem *mem,
+	uint64_t offset, uint64_t bytes, const struct tern_region *remote,
+	uint64_t remote_offset)
+{
+	(void)mem, (void)offset, (void)bytes, (void)remote, (void)remote_offset;
+	op->conn = conn;
+	slow.taken[slow.count++] = op;
+	return 0;
+}
+
+static void end_puts(unsigned count)
+{
+	while (count--) {
+		struct tern_op *op = slow.taken[--slow.count];
+
+		op->done(op, 0);
+	}
+}
+
+/* The answer to a READ may be sent before the fabric has ended its put, so a peer that has
+ * 64 unanswered messages may have more of them at B. */
+static void test_a_peer_may_go_on_when_it_was_answered(const struct instance *instance)
+{
+	const struct tern_header fence = {.type = TERN_MSG_WINDOW_FENCE, .src = 1};
+	struct tern_header read = {.type = TERN_MSG_WINDOW_READ,
+		.flags = TERN_FLAG_REGION,
+		.bytes = 8,
+		.src = 1};
+	const struct tern_fabric_ops *ops;
+	unsigned before, turns = 0;
+	struct tern_peer *peer;
+	struct tern_port *port;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_READ);
+	stranger_comes(&t.scene);
+	stranger_opens(&t);
+	if (!(tern_peer_caps(t.scene.caller) & TERN_CAP_PUT)) {
+		stranger_leaves(&t);
+		target_fini(&t);
+		print_message("skipped: the fabric cannot put\n");
+		skip();
+	}
+	before = t.heard_count;
+	read.key = t.desc.id;
+	peer = t.scene.caller;
+	port = tern_peer_conn(peer)->port;
+	ops = port->ops;
+	slow.ops = *ops;
+	slow.ops.put = put_slowly;
+	slow.count = 0;
+	port->ops = &slow.ops;
+	/* The answers are bounded, too. */
+	for (unsigned i = 0; i < TERN_PARTS_MAX; i++)
+		stranger_says(&t.scene, &read);
+	SCENE_PUMP(&t.scene, t.heard_count == before + TERN_PARTS_MAX);
+	stranger_says(&t.scene, &read);
+	SCENE_PUMP(&t.scene, slow.count == TERN_PARTS_MAX + 1 && turns++ > 20);
+	assert_int_equal(t.heard_count, before + TERN_PARTS_MAX);
+	end_puts(1);
+	SCENE_PUMP(&t.scene, t.heard_count == before + TERN_PARTS_MAX + 1);
+	assert_int_equal(peer->windows.answered_count, TERN_PARTS_MAX);
+	/* B does not send while its pump is held. */
+	peer->pump.running = true;
+	for (unsigned i = 0; i < TERN_PARTS_MAX; i++)
+		stranger_says(&t.scene, &fence);
+	SCENE_PUMP(&t.scene, peer->windows.job_count == 2 * TERN_PARTS_MAX);
+	assert_int_equal(t.scene.down_count, 0);
+	peer->pump.running = false;
+	port->ops = ops;
+	end_puts(slow.count);
+	SCENE_PUMP(&t.scene, t.heard_count == before + 2 * TERN_PARTS_MAX + 1);
+	assert_int_equal(peer->windows.job_count, 0);
+	stranger_leaves(&t);
+	target_fini(&t);
+}
+
+/* The stranger is the owner, and B has given its handle back, but has not said so yet. */
+static void test_the_end_of_a_window_reaches_a_handle_without_users(
+	const struct instance *instance)
+{
+	struct tern_window_desc desc = {
+		.incarnation = 5, .id = 6, .capability = {7, 8}, .bytes = 9};
+	struct tern_header opened = {.type = TERN_MSG_WINDOW_OPENED, .bytes = 9};
+	struct tern_remote *remote, *again;
+	struct tern_peer *peer;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_READ);
+	stranger_comes(&t.scene);
+	peer = t.scene.caller;
+	opened.channel = tern_peer_caps(peer) & TERN_CAP_PUT ? TERN_WINDOW_READ
+							     : TERN_WINDOW_WRITE;
+	desc.access = opened.channel;
+	assert_int_equal(tern_remote_open(peer, &desc, &remote), 0);
+	SCENE_PUMP(&t.scene, t.heard.type == TERN_MSG_WINDOW_OPEN);
+	opened.dst = t.heard.src;
+	stranger_says(&t.scene, &opened);
+	SCENE_PUMP(&t.scene, remote->state == TERN_REMOTE_OPEN);
+	peer->pump.running = true; /* as if there were no room */
+	assert_int_equal(tern_remote_close(remote), 0);
+	stranger_says(&t.scene,
+		&(struct tern_header){.type = TERN_MSG_WINDOW_CLOSE, .key = desc.id});
+	SCENE_PUMP(&t.scene, remote->state == TERN_REMOTE_OVER);
+	/* It is another handle, of which the stranger has heard nothing. */
+	assert_int_equal(tern_remote_open(peer, &desc, &again), 0);
+	assert_ptr_not_equal(again, remote);
+	peer->pump.running = false;
+	t.heard_count = 0;
+	tern_peer_pump(peer);
+	SCENE_PUMP(&t.scene, t.heard_count == 2);
+	assert_int_equal(t.heard.type, TERN_MSG_WINDOW_OPEN); /* behind LEFT */
+	assert_int_equal(tern_remote_close(again), 0);
+	target_fini(&t);
+}
+
+static unsigned count_lines(const struct log_env *log, const char *text)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < TERN_MIN(log->count, TERN_ARRAY_SIZE(log->lines)); i++)
+		count += strstr(log->lines[i], text) != NULL;
+	return count;
+}
+
+static void test_notifications_that_nobody_wants_are_one_line(
+	const struct instance *instance)
+{
+	struct log_env *log;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_READ);
+	stranger_comes(&t.scene);
+	log = &t.scene.meet->ends[B].log;
+	log->count = 0;
+	for (unsigned i = 0; i < 6; i++)
+		stranger_says(&t.scene,
+			&(struct tern_header){.type = TERN_MSG_NOTIFY, .bytes = 100 + i});
+	scene_undisturbed(&t.scene, 1);
+	SCENE_PUMP(&t.scene, t.scene.caller->stream.rx_seq == t.scene.seq);
+	assert_int_equal(count_lines(log, "notifications are dropped, the first one of "
+					  "100 bytes"),
+		1);
+	assert_int_equal(count_lines(log, "dropped"), 1);
+	target_fini(&t);
+}
+
 const struct conformance_test meet_window_strangers[] = {
 	CONFORMANCE(
 		test_wrong_messages_about_windows_end_their_session_only, NEEDS_SLEEP),
 	CONFORMANCE(test_only_who_has_opened_a_window_may_use_it, NEEDS_SLEEP),
 	CONFORMANCE(test_who_asks_without_end_is_cut, NEEDS_SLEEP),
+	CONFORMANCE(test_a_closed_window_ends_although_a_peer_never_takes_its_bytes,
+		NEEDS_SLEEP),
+	CONFORMANCE(test_a_peer_may_go_on_when_it_was_answered, NEEDS_SLEEP | NEEDS_PUT),
+	CONFORMANCE(test_the_end_of_a_window_reaches_a_handle_without_users, NEEDS_SLEEP),
+	CONFORMANCE(test_notifications_that_nobody_wants_are_one_line, NEEDS_SLEEP),
 	{0},
 };

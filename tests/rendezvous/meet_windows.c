@@ -12,6 +12,7 @@
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/window.h"
 #include "tests/rendezvous/meet_window.h"
+#include "transport/memory/mem.h"
 
 #define EDGE   512u
 #define LARGE  ((3u << 20) + 5)
@@ -391,6 +392,30 @@ static void test_bounds_and_rights(const struct instance *instance)
 	pane_fini(&pane);
 }
 
+/* An RDMA device refuses writes to memory that is registered for reading only. */
+static void test_a_window_is_registered_with_its_rights(const struct instance *instance)
+{
+	struct pane pane;
+	struct tern_domain *domain;
+	bool pins = false;
+
+	pane_init(&pane, instance, NULL, SLAB, 1000);
+	domain = pane.meet->ends[B].domain;
+	for (unsigned i = 0; i < domain->fabric_count; i++)
+		pins |= domain->fabrics[i]->ops->pins_memory;
+	for (unsigned access = 1; access <= 3; access++) {
+		assert_int_equal(tern_window_new(pane.meet->ends[B].ctx, &pane.room,
+					 access, &pane.window),
+			0);
+		assert_int_equal(pane.window->own != NULL, pins);
+		if (pins)
+			assert_int_equal(
+				pane.window->own->read_only, access == TERN_WINDOW_READ);
+		assert_int_equal(tern_window_close(pane.window, NULL, 0), 0);
+	}
+	pane_fini(&pane);
+}
+
 static void test_a_read_only_memory_is_not_written(const struct instance *instance)
 {
 	static const char text[4096] = "weights";
@@ -713,6 +738,7 @@ const struct conformance_test meet_windows[] = {
 		NEEDS_NOTHING),
 	CONFORMANCE(test_only_the_right_descriptor_opens_a_window, NEEDS_NOTHING),
 	CONFORMANCE(test_bounds_and_rights, NEEDS_NOTHING),
+	CONFORMANCE(test_a_window_is_registered_with_its_rights, NEEDS_NOTHING),
 	CONFORMANCE(test_a_read_only_memory_is_not_written, NEEDS_NOTHING),
 	CONFORMANCE(test_a_window_closes_while_it_is_used, NEEDS_NOTHING),
 	CONFORMANCE(test_a_peer_that_does_not_leave_is_cut, NEEDS_NOTHING),
