@@ -40,8 +40,7 @@ bool tern_direct_chosen(struct tern_xfer *x)
 static void tell(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_conn *conn = tern_peer_conn(peer);
-	const char *way = peer->port->ops->reaches(conn, x->buf.mem);
+	const char *way = peer->port->ops->reaches(peer->port->fabric, x->buf.mem);
 
 	/* `way` is NULL if a device that does not reach the memory was added after
 	 * tern_direct_chosen() had decided. */

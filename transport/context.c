@@ -518,6 +518,14 @@ struct tern_domain *tern_context_domain(struct tern_context *ctx)
 	return ctx->domain;
 }
 
+int tern_context_prepare(struct tern_context *ctx, const struct tern_mem *mem)
+{
+	struct tern_stager *stager;
+
+	return mem->kind == TERN_MEM_HOST ? 0
+					  : tern_context_stager(ctx, mem->gpu, &stager);
+}
+
 struct tern_env *tern_context_env(struct tern_context *ctx)
 {
 	return ctx->env;

@@ -87,7 +87,8 @@ static inline bool tern_conn_reaches(
 	const struct tern_conn *conn, const struct tern_mem *mem)
 {
 	return mem->kind == TERN_MEM_HOST ||
-	       ((conn->caps & TERN_CAP_DEVICE) && conn->port->ops->reaches(conn, mem));
+	       ((conn->caps & TERN_CAP_DEVICE) &&
+		       conn->port->ops->reaches(conn->port->fabric, mem));
 }
 
 /* True if the fabric of `conn` could not register `mem` with each of its devices, so that

@@ -397,7 +397,8 @@ struct tern_fabric_ops {
 	 * stay valid as long as the conn is up. Only with TERN_CAP_DEVICE; otherwise
 	 * `reaches` may be NULL.
 	 */
-	const char *(*reaches)(const struct tern_conn *conn, const struct tern_mem *mem);
+	const char *(*reaches)(
+		const struct tern_fabric *fabric, const struct tern_mem *mem);
 
 	/* For `tern info`: the label of a detail about a working fabric, and the function
 	 * that writes this detail. Both may be NULL. */

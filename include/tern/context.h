@@ -25,6 +25,7 @@ extern "C" {
 
 struct tern_domain;
 struct tern_context;
+struct tern_mem;
 struct tern_req;
 
 enum tern_tcp_engine {
@@ -100,6 +101,12 @@ enum tern_gpu_direct {
 	TERN_GPU_DIRECT_REFUSED,
 };
 
+/* Ways in which an RDMA device can get GPU memory: bits of tern_rdma_device.gpu_ways. */
+enum tern_gpu_way {
+	TERN_GPU_BY_DMA_BUF = 1,
+	TERN_GPU_BY_PEERMEM = 2, /* the kernel module nvidia-peermem is loaded */
+};
+
 /* One port of an RDMA device that this domain uses (option "device=" in struct
  * tern_domain_opts, `verbs`). */
 struct tern_rdma_device {
@@ -112,6 +119,13 @@ struct tern_rdma_device {
 	int32_t numa_node;   /* -1: unknown */
 	enum tern_gpu_direct gpu_direct;
 	bool active; /* the port's link is up */
+	/* Ways that the device's driver offers (enum tern_gpu_way), before any GPU memory
+	 * is registered; 0 if this library was built without CUDA. A GPU, or a piece of
+	 * its memory, may still be refused. */
+	uint32_t gpu_ways;
+	/* Why the device refused the GPU memory that was registered last, as text for
+	 * people; "": it did not. */
+	char gpu_refusal[164];
 };
 
 /*
@@ -258,6 +272,15 @@ TERN_API int tern_context_fd(struct tern_context *ctx);
 TERN_API void tern_context_wake(struct tern_context *ctx);
 
 TERN_API struct tern_domain *tern_context_domain(struct tern_context *ctx);
+
+/*
+ * Makes now what the first transfer of this GPU memory in the context would make
+ * otherwise: CUDA streams, and 16 MiB of page-locked host memory. That takes milliseconds.
+ * It is for programs in which the CUDA driver should allocate nothing while kernels run
+ * that wait for a transfer. For host memory it does nothing. -ENOMEM, -EIO, ...: the
+ * status with which that transfer would fail.
+ */
+TERN_API int tern_context_prepare(struct tern_context *ctx, const struct tern_mem *mem);
 
 /*
  * Waits until the request has ended or timeout_ns has passed (TERN_NEVER: no limit). It

@@ -91,6 +91,37 @@ TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base
 TERN_API int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address,
 	uint64_t bytes, struct tern_mem **out);
 
+/*
+ * Registers GPU memory as tern_mem_wrap_cuda() does, but RDMA devices get it by the
+ * caller's dma-buf: the range starts at `offset` of the dma-buf `fd`. It is for memory
+ * that the caller can export and Tern cannot, such as memory of cuMemCreate().
+ *
+ * The caller keeps `fd` and may close it when this call has returned: Tern uses a
+ * duplicate until tern_mem_put(), since an RDMA device may be brought into use later.
+ *
+ * Only RDMA devices use the dma-buf. Over shm and tcp, and if a device refuses the
+ * dma-buf, tensors in this memory are moved as those of tern_mem_wrap_cuda(): by CUDA IPC,
+ * by nvidia-peermem, or staged. tern_mem_reached() tells.
+ *
+ * Errors: those of tern_mem_wrap_cuda(), and
+ *
+ * - -EBADF: `fd` is not open;
+ * - -EINVAL: `fd` is no dma-buf, the range ends behind its end, or `offset` and `address`
+ *   have different places within a page;
+ * - -EMFILE: the process has no descriptor left.
+ */
+TERN_API int tern_mem_wrap_dmabuf(struct tern_domain *domain, uint64_t address,
+	uint64_t bytes, int fd, uint64_t offset, struct tern_mem **out);
+
+/*
+ * The way in which all RDMA devices in use read and write this GPU memory themselves:
+ * "dma-buf" or "nvidia-peermem". NULL: at least one of them cannot (tern_rdma_devices()
+ * has its reason), or the GPU cannot see what they write; no device is in use yet, which
+ * a context brings into use when it first listens or connects over verbs; or it is host
+ * memory. The answer may change when a device is added or removed.
+ */
+TERN_API const char *tern_mem_reached(const struct tern_mem *mem);
+
 /* Unregisters the memory and frees `mem`. Every request that uses the memory must have
  * ended. NULL is allowed. */
 TERN_API void tern_mem_put(struct tern_mem *mem);

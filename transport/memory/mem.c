@@ -39,6 +39,8 @@ static void unmap_slab(struct tern_mem *mem)
 		tern_gpu_free(mem->gpu, mem->address);
 	else if (mem->gpu && mem->kind == TERN_MEM_HOST)
 		tern_gpu_unlock(mem->gpu, mem->base);
+	if (mem->dma_buf >= 0)
+		close(mem->dma_buf);
 	if (mem->fd < 0)
 		return;
 	if (mem->base)
@@ -97,7 +99,7 @@ static struct tern_mem *new_mem(const struct tern_domain *domain)
 		calloc(1, sizeof(*mem) + domain->fabric_count * sizeof(mem->regs[0]));
 
 	if (mem)
-		mem->fd = -1;
+		mem->fd = mem->dma_buf = -1;
 	return mem;
 }
 
@@ -132,9 +134,12 @@ int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base, uint64_
 	return wrap(domain, base, bytes, true, out);
 }
 
-int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t bytes,
-	struct tern_mem **out)
+/* `dma_buf`: -1, or the new memory's own, in which it starts at dma_buf_offset. On
+ * failure it is closed. */
+static int wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	int dma_buf, uint64_t dma_buf_offset, struct tern_mem **out)
 {
+	int TERN_CLEANUP(tern_cleanup_close) fd = dma_buf;
 	struct tern_gpu *gpu;
 	struct tern_mem *mem;
 	int r = tern_gpu_of_memory(domain, address, bytes, &gpu);
@@ -148,9 +153,50 @@ int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t by
 	mem->gpu = gpu;
 	mem->address = address;
 	mem->bytes = bytes;
+	mem->dma_buf = fd;
+	mem->dma_buf_offset = dma_buf_offset;
+	fd = -1;
 	mem->wrapped = true;
 	tern_gpu_guard_copies(gpu, address);
 	return finish_new(domain, mem, out);
+}
+
+int tern_mem_wrap_cuda(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	struct tern_mem **out)
+{
+	return wrap_cuda(domain, address, bytes, -1, 0, out);
+}
+
+int tern_mem_wrap_dmabuf(struct tern_domain *domain, uint64_t address, uint64_t bytes,
+	int fd, uint64_t offset, struct tern_mem **out)
+{
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+	off_t size = lseek(fd, 0, SEEK_END); /* dma-bufs tell their size so */
+	int own;
+
+	if (size < 0)
+		return errno == EBADF ? -EBADF : -EINVAL;
+	/* RDMA drivers require that the pages of the address are those of the dma-buf. */
+	if (offset > (uint64_t)size || bytes > (uint64_t)size - offset ||
+		(offset ^ address) % page_bytes)
+		return -EINVAL;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return own < 0 ? -errno : wrap_cuda(domain, address, bytes, own, offset, out);
+}
+
+const char *tern_mem_reached(const struct tern_mem *mem)
+{
+	const char *way = NULL;
+
+	if (mem->kind == TERN_MEM_HOST || !tern_gpu_settles(mem->gpu))
+		return NULL;
+	for (unsigned i = 0; i < mem->domain->fabric_count && !way; i++) {
+		const struct tern_fabric *fabric = mem->domain->fabrics[i];
+
+		if (fabric->ops->reaches)
+			way = fabric->ops->reaches(fabric, mem);
+	}
+	return way;
 }
 
 int tern_mem_new_cuda_slab(struct tern_domain *domain, struct tern_gpu *gpu,

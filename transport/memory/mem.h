@@ -23,6 +23,11 @@ struct tern_mem {
 	struct tern_gpu *gpu;
 	uint64_t address;
 	bool gpu_owned; /* GPU memory that this library allocated */
+	/* GPU memory of tern_mem_wrap_dmabuf(): our duplicate of the caller's dma-buf, and
+	 * where the memory starts in it. -1: RDMA devices get one that the driver
+	 * exports. */
+	int dma_buf;
+	uint64_t dma_buf_offset;
 	/* Created by the user with tern_mem_wrap() or one of its variants. */
 	bool wrapped;
 	/* Wrapped as read-only: tensors are sent from it, never received into it. */

@@ -43,7 +43,7 @@ static enum tern_gpu_direct gpu_direct(const struct verbs_device *device)
 	return device->gpu_taken ? TERN_GPU_DIRECT_WORKS : TERN_GPU_DIRECT_UNTRIED;
 }
 
-static void describe(struct verbs_fabric *fabric, const struct verbs_device *device,
+static void describe(struct verbs_fabric *fabric, struct verbs_device *device,
 	uint8_t port, struct tern_rdma_device *out)
 {
 	struct ibv_port_attr attr = {0};
@@ -55,7 +55,9 @@ static void describe(struct verbs_fabric *fabric, const struct verbs_device *dev
 		.port = port,
 		.numa_node = fabric->api->device_node(device->context),
 		.gpu_direct = gpu_direct(device),
+		.gpu_ways = verbs_gpu_ways(fabric, device),
 	};
+	memcpy(out->gpu_refusal, device->gpu_refusal, sizeof(out->gpu_refusal));
 	snprintf(out->name, sizeof(out->name), "%s",
 		fabric->api->device_name(device->context));
 	fabric->api->device_pci(device->context, out->pci, sizeof(out->pci));
@@ -77,7 +79,7 @@ int verbs_devices(struct tern_fabric *base, struct tern_rdma_device *out, unsign
 
 	pthread_mutex_lock(&fabric->lock);
 	for (unsigned i = 0; i < fabric->device_count; i++) {
-		const struct verbs_device *device = &fabric->devices[i];
+		struct verbs_device *device = &fabric->devices[i];
 
 		if (atomic_load(&device->dead))
 			continue;

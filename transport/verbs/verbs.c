@@ -238,6 +238,8 @@ static struct verbs_device *add_device(
 	device->index = (unsigned)(device - fabric->devices);
 	atomic_store(&device->dead, false);
 	atomic_store(&device->told, false);
+	device->dma_buf = VERBS_DMA_BUF_UNKNOWN;
+	device->gpu_refusal[0] = '\0';
 	if (fabric->api->query_device(context, &device->attr)) {
 		atomic_store(&device->dead, true);
 		return NULL;

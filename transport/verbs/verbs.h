@@ -174,6 +174,11 @@ struct verbs_device {
 	uint64_t refused_bytes;
 	bool gpu_refused; /* the device could not register GPU memory; this was logged */
 	bool gpu_taken;   /* the device has registered GPU memory at least once */
+	/* Why the device refused the GPU memory that was registered last; "": it did
+	 * not. */
+	char gpu_refusal[164];
+	/* Does the device register dma-bufs? Asked once (verbs_gpu_ways()). */
+	enum { VERBS_DMA_BUF_UNKNOWN, VERBS_DMA_BUF_NO, VERBS_DMA_BUF_YES } dma_buf;
 };
 
 /* The registrations of one memory with all devices. */
@@ -260,7 +265,11 @@ int verbs_address_of(struct verbs_fabric *fabric, const struct verbs_device *dev
  * fabric's lock. */
 void verbs_gpu_register(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env);
-const char *verbs_gpu_reaches(const struct tern_conn *conn, const struct tern_mem *mem);
+const char *verbs_gpu_reaches(
+	const struct tern_fabric *fabric, const struct tern_mem *mem);
+/* How the device can get GPU memory, as its driver says: enum tern_gpu_way. The caller holds
+ * the fabric's lock. */
+uint32_t verbs_gpu_ways(struct verbs_fabric *fabric, struct verbs_device *device);
 
 /* ---- slots: slot.c ---- */
 

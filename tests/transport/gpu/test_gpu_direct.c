@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tern/tern.h>
 
@@ -21,9 +22,10 @@
 #include "tests/fakes/verbs/fake_verbs.h"
 #include "transport/domain.h"
 
-#define BYTES    (3u << 19)
-#define VERBS    "verbs://10.7.0.2:0"
-#define OK(call) assert_int_equal(call, CUDA_SUCCESS)
+#define BYTES     (3u << 19)
+#define ALLOCATED (BYTES + 3 * 4096)
+#define VERBS     "verbs://10.7.0.2:0"
+#define OK(call)  assert_int_equal(call, CUDA_SUCCESS)
 
 struct end {
 	struct tern_domain *domain;
@@ -41,6 +43,9 @@ struct rig {
 	struct fake_verbs_opts verbs;
 	const struct tern_cuda_api *api;
 	CUcontext context;
+	/* The memory belongs to no context, so Tern cannot export it. by_fd: it is wrapped
+	 * with a dma-buf that the test has exported before. */
+	bool pooled, by_fd;
 	struct end ends[2];
 	struct tern_req send, recv;
 	unsigned fd_count;
@@ -95,16 +100,27 @@ static void end_open(struct rig *rig, struct end *end)
 	const struct tern_domain_hooks hooks = {
 		.cuda_api = rig->api, .verbs_api = fake_verbs_api()};
 	const struct tern_context_opts ctx_opts = {.no_spin = true};
+	int fd;
 
 	assert_int_equal(tern_domain_new_hooked(&opts, &hooks, &end->domain), 0);
 	assert_int_equal(tern_context_new(end->domain, &ctx_opts, &end->ctx), 0);
 	OK(rig->api->ctx_push_current(rig->context));
-	OK(rig->api->mem_alloc(&end->at, BYTES + 3 * 4096));
+	OK(rig->api->mem_alloc(&end->at, ALLOCATED));
+	if (rig->by_fd)
+		OK(rig->api->mem_get_handle_for_address_range(
+			&fd, end->at, ALLOCATED, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
 	OK(rig->api->ctx_pop_current(NULL));
+	if (rig->pooled)
+		fake_cuda_make_pooled(end->at);
 	/* Memory that neither starts nor ends at a page boundary. */
-	assert_int_equal(
-		tern_mem_wrap_cuda(end->domain, end->at + 4160, BYTES + 64, &end->mem),
+	assert_int_equal(rig->by_fd ? tern_mem_wrap_dmabuf(end->domain, end->at + 4160,
+					      BYTES + 64, fd, 4160, &end->mem)
+				    : tern_mem_wrap_cuda(end->domain, end->at + 4160,
+					      BYTES + 64, &end->mem),
 		0);
+	if (rig->by_fd)
+		close(fd); /* before any device is in use */
+	assert_null(tern_mem_reached(end->mem));
 }
 
 /* `second`: the dialled list of addresses also has one for tcp, after that for verbs. */
@@ -255,6 +271,55 @@ static void test_memory_goes_by_dma_buf(void **state)
 	rig_free(rig);
 }
 
+static void test_memory_goes_by_the_callers_dma_buf(void **state)
+{
+	struct tern_rdma_device devices[2];
+	struct rig *rig = rig_new();
+
+	(void)state;
+	rig->pooled = rig->by_fd = true;
+	rig_open(rig, false);
+	carry(rig);
+	check_counts(rig, 0, 1, 0);
+	check_counts(rig, 1, 1, 0);
+	/* Only the test has asked the driver for them. */
+	assert_int_equal(fake_cuda_calls("mem_get_handle_for_address_range"), 2);
+	assert_string_equal(tern_mem_reached(rig->ends[0].mem), "dma-buf");
+	assert_int_equal(tern_rdma_devices(rig->ends[0].domain, devices, 2), 2);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(devices[i].gpu_ways, TERN_GPU_BY_DMA_BUF);
+		assert_string_equal(devices[i].gpu_refusal, "");
+	}
+	rig_free(rig);
+}
+
+static void test_what_nobody_can_export_is_staged(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct tern_rdma_device devices[2];
+		struct rig *rig = rig_new();
+
+		/* Round 0: no dma-buf; round 1: device 1 takes none. */
+		rig->pooled = true;
+		rig->by_fd = i;
+		rig->verbs.no_dma_buf = i << 1;
+		rig_open(rig, false);
+		carry(rig);
+		check_counts(rig, 0, 0, 1);
+		check_counts(rig, 1, 0, 1);
+		assert_null(tern_mem_reached(rig->ends[0].mem));
+		assert_int_equal(tern_rdma_devices(rig->ends[0].domain, devices, 2), 2);
+		assert_string_equal(devices[1].gpu_refusal,
+			i ? "dma-buf: Operation not supported; nvidia-peermem: not "
+			    "available"
+			  : "dma-buf: Invalid argument; nvidia-peermem: not available");
+		assert_int_equal(devices[0].gpu_ways, TERN_GPU_BY_DMA_BUF);
+		assert_int_equal(devices[1].gpu_ways, i ? 0 : TERN_GPU_BY_DMA_BUF);
+		rig_free(rig);
+	}
+}
+
 static void test_without_dma_bufs_it_goes_by_peermem(void **state)
 {
 	(void)state;
@@ -271,6 +336,7 @@ static void test_without_dma_bufs_it_goes_by_peermem(void **state)
 		carry(rig);
 		check_counts(rig, 0, 1, 0);
 		check_counts(rig, 1, 1, 0);
+		assert_string_equal(tern_mem_reached(rig->ends[0].mem), "nvidia-peermem");
 		rig_free(rig);
 	}
 }
@@ -475,6 +541,7 @@ static void test_what_cannot_be_flushed_is_received_staged(void **state)
 	rig->cuda.rdma_flush = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS;
 	rig_open(rig, false);
 	carry(rig);
+	assert_null(tern_mem_reached(rig->ends[0].mem));
 	check_counts(rig, 0, 0, 1);
 	check_counts(rig, 1, 1, 0); /* sending needs no flush, so it is direct */
 	assert_int_equal(flushes(), 0);
@@ -534,6 +601,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_goes_by_dma_buf),
+		cmocka_unit_test(test_memory_goes_by_the_callers_dma_buf),
+		cmocka_unit_test(test_what_nobody_can_export_is_staged),
 		cmocka_unit_test(test_without_dma_bufs_it_goes_by_peermem),
 		cmocka_unit_test(test_without_either_it_is_staged),
 		cmocka_unit_test(test_a_refused_registration_is_no_error),

@@ -5,7 +5,9 @@
 #include "tests/harness/cmocka.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <tern/context.h>
@@ -192,6 +194,88 @@ static void test_what_is_not_a_devices_memory_is_einval(void **state)
 	assert_int_equal(tern_mem_wrap_cuda(u.domain, u.at[0], 20000, &mem), -EINVAL);
 	assert_int_equal(
 		tern_mem_wrap_cuda(u.domain, u.at[0], UINT64_MAX - 5, &mem), -EINVAL);
+	user_close(&u);
+}
+
+static int export_of(struct user *u)
+{
+	int fd;
+
+	OK(u->api->ctx_push_current(u->contexts[0]));
+	OK(u->api->mem_get_handle_for_address_range(
+		&fd, u->at[0], 12288, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+	OK(u->api->ctx_pop_current(NULL));
+	return fd;
+}
+
+/* The number that the next descriptor will have: it shows whether one is left open. */
+static int next_fd(void)
+{
+	int fd = dup(0);
+
+	assert_true(fd >= 0);
+	close(fd);
+	return fd;
+}
+
+static void test_the_callers_dma_buf_stays_the_callers(void **state)
+{
+	struct tern_mem *mem;
+	struct user u;
+	int before, fd;
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	before = next_fd();
+	fd = export_of(&u);
+	assert_int_equal(
+		tern_mem_wrap_dmabuf(u.domain, u.at[0] + 16, 9000, fd, 16, &mem), 0);
+	assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC); /* it is still open */
+	close(fd);
+	assert_int_equal(tern_mem_kind(mem), TERN_MEM_CUDA);
+	assert_int_equal(tern_mem_cuda_address(mem), u.at[0] + 16);
+	assert_int_equal(tern_mem_bytes(mem), 9000);
+	assert_null(tern_mem_reached(mem)); /* there is no RDMA device */
+	tern_mem_put(mem);
+	assert_int_equal(next_fd(), before);
+	user_close(&u);
+}
+
+static void test_a_dma_buf_that_is_none_is_refused(void **state)
+{
+	static char host[100];
+	struct rlimit limit, none;
+	struct tern_mem *mem;
+	struct user u;
+	int before, fd, fds[2];
+
+	(void)state;
+	user_open(&u, NULL, 0);
+	assert_int_equal(pipe(fds), 0);
+	fd = export_of(&u);
+	before = next_fd();
+#define WRAP(address, bytes, of, offset)                                                 \
+	tern_mem_wrap_dmabuf(u.domain, address, bytes, of, offset, &mem)
+	assert_int_equal(WRAP(u.at[0], 100, -1, 0), -EBADF);
+	assert_int_equal(WRAP(u.at[0], 100, fds[0], 0), -EINVAL);
+	/* The dma-buf has 12288 bytes, the allocation 10000. */
+	assert_int_equal(WRAP(u.at[0], 100, fd, 12288), -EINVAL);
+	assert_int_equal(WRAP(u.at[0], 5000, fd, 8192), -EINVAL);
+	assert_int_equal(WRAP(u.at[0], 100, fd, UINT64_MAX & ~4095ull), -EINVAL);
+	assert_int_equal(WRAP(u.at[0] + 16, 100, fd, 0), -EINVAL);
+	assert_int_equal(WRAP(u.at[0], 12000, fd, 0), -EINVAL);
+	assert_int_equal(WRAP(u.at[0], 0, fd, 0), -EINVAL);
+	assert_int_equal(WRAP((uintptr_t)host, 100, fd, (uintptr_t)host % 4096), -EINVAL);
+	assert_int_equal(next_fd(), before);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	none = (struct rlimit){.rlim_cur = (rlim_t)before, .rlim_max = limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(WRAP(u.at[0], 100, fd, 0), -EMFILE);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+#undef WRAP
+	close(fd);
+	close(fds[0]);
+	close(fds[1]);
 	user_close(&u);
 }
 
@@ -442,6 +526,8 @@ int main(void)
 		cmocka_unit_test(test_memory_without_a_context_is_a_devices_memory),
 		cmocka_unit_test(test_cards_get_no_page_of_another_allocation),
 		cmocka_unit_test(test_what_is_not_a_devices_memory_is_einval),
+		cmocka_unit_test(test_the_callers_dma_buf_stays_the_callers),
+		cmocka_unit_test(test_a_dma_buf_that_is_none_is_refused),
 		cmocka_unit_test(test_host_memory_has_no_device),
 		cmocka_unit_test(test_without_a_device_it_is_enodev),
 		cmocka_unit_test(test_a_driver_that_refuses_is_a_status),
