@@ -1,37 +1,122 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, sends and receives of NCCL: net.h. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "plugins/nccl/net.h"
 
 /* ---- memory ---- */
 
-int net_register(void *of_nccl, void *data, size_t bytes, int type, void **out)
+/* What NCCL registers. */
+struct range {
+	void *data;
+	size_t bytes;
+	int type;
+	bool has_dma_buf;
+	int fd; /* the dma-buf, in which the range starts at `offset` */
+	uint64_t offset;
+};
+
+static int wrap(
+	struct tern_domain *domain, const struct range *range, struct tern_mem **out)
 {
-	struct comm *comm = of_nccl;
+	uint64_t address = (uintptr_t)range->data;
+
+	if (range->type == MEMORY_HOST && !range->has_dma_buf)
+		return tern_mem_wrap(domain, range->data, range->bytes, out);
+	if (range->type != MEMORY_CUDA)
+		return -EINVAL;
+	return range->has_dma_buf
+		       ? tern_mem_wrap_dmabuf(domain, address, range->bytes, range->fd,
+				 range->offset, out)
+		       : tern_mem_wrap_cuda(domain, address, range->bytes, out);
+}
+
+static int cannot_register(const struct range *range, const char *why)
+{
+	net_warn("cannot register %zu bytes of %s memory at %p%s: %s", range->bytes,
+		range->type == MEMORY_HOST ? "host" : "GPU", range->data,
+		range->has_dma_buf ? " by its dma-buf" : "", why);
+	return NCCL_SYSTEM_ERROR;
+}
+
+/* Over verbs NCCL hands over GPU memory because every RDMA device takes it (gpu.c). So
+ * a refusal is an error, which says at the start of the job what is wrong. Over other
+ * fabrics, such as to a host without an RDMA device, Tern copies the memory. */
+static int check_gpu_memory(
+	struct comm *comm, const struct range *range, const struct memory *m)
+{
+	struct tern_context *ctx = tern_shared_context(comm->net->shared);
+	bool by_rdma, tell = false;
+	char why[500], peer[200], fabric[20];
+	int r;
+
+	tern_shared_lock(comm->net->shared);
+	by_rdma = !comm->peer || strcmp(tern_peer_fabric(comm->peer), "verbs") == 0;
+	if (!by_rdma && !comm->copies) {
+		tell = comm->copies = true;
+		snprintf(peer, sizeof(peer), "%s", tern_peer_name(comm->peer));
+		snprintf(fabric, sizeof(fabric), "%s", tern_peer_fabric(comm->peer));
+	}
+	/* The kernels of NCCL do not run yet, which will wait for transfers. */
+	r = tern_context_prepare(ctx, m->mem);
+	tern_shared_unlock(comm->net->shared);
+	if (tell)
+		net_warn("the connection with %s is by %s: its GPU memory is copied "
+			 "through host memory, which is slow",
+			peer, fabric);
+	if (r < 0)
+		return cannot_register(range, tern_status_text(r));
+	if (!by_rdma || tern_mem_reached(m->mem))
+		return NCCL_SUCCESS;
+	gpu_refusals(tern_context_domain(ctx), why, sizeof(why));
+	return cannot_register(
+		range, *why ? why : "the GPU does not see what RDMA devices write");
+}
+
+static int add_memory(struct comm *comm, const struct range *range, void **out)
+{
 	struct tern_domain *domain =
 		tern_context_domain(tern_shared_context(comm->net->shared));
 	struct memory *m = calloc(1, sizeof(*m));
-	int r = m ? 0 : -ENOMEM;
+	int r = m ? wrap(domain, range, &m->mem) : -ENOMEM, result = NCCL_SUCCESS;
 
 	*out = NULL;
-	if (r == 0 && type == MEMORY_HOST)
-		r = tern_mem_wrap(domain, data, bytes, &m->mem);
-	else if (r == 0 && type == MEMORY_CUDA)
-		r = tern_mem_wrap_cuda(domain, (uintptr_t)data, bytes, &m->mem);
-	else if (r == 0)
-		r = -EINVAL;
-	if (r < 0) {
+	if (r < 0)
+		result = cannot_register(range, tern_status_text(r));
+	else if (range->type == MEMORY_CUDA)
+		result = check_gpu_memory(comm, range, m);
+	if (result != NCCL_SUCCESS) {
+		tern_mem_put(m ? m->mem : NULL);
 		free(m);
-		net_warn("cannot register %zu bytes of memory (type %d): %s", bytes, type,
-			tern_status_text(r));
-		return NCCL_SYSTEM_ERROR;
+		return result;
 	}
-	m->base = data;
-	m->bytes = bytes;
+	m->base = range->data;
+	m->bytes = range->bytes;
 	*out = m;
 	return NCCL_SUCCESS;
+}
+
+int net_register(void *comm, void *data, size_t bytes, int type, void **out)
+{
+	const struct range range = {.data = data, .bytes = bytes, .type = type};
+
+	return add_memory(comm, &range, out);
+}
+
+int net_register_dma_buf(void *comm, void *data, size_t bytes, int type, uint64_t offset,
+	int fd, void **out)
+{
+	const struct range range = {.data = data,
+		.bytes = bytes,
+		.type = type,
+		.has_dma_buf = true,
+		.fd = fd,
+		.offset = offset};
+
+	return add_memory(comm, &range, out);
 }
 
 int net_deregister(void *of_nccl, void *memory)
@@ -77,7 +162,8 @@ static void part_ended(struct tern_req *req)
 
 	if (m)
 		atomic_fetch_sub(&m->users, 1);
-	/* Release: the status is written before NCCL's thread, which acquires it, reads. */
+	/* Release: the status is written before NCCL's thread, which acquires it,
+	 * reads. */
 	atomic_fetch_sub_explicit(&r->left, 1, memory_order_release);
 }
 

@@ -68,10 +68,15 @@ int net_open(struct net **out)
 	struct net *net = calloc(1, sizeof(*net));
 	struct tern_context_opts opts = {.dead_ns = settings_dead_ns(net_warn),
 		.log_level = settings_log_level(net_warn)};
-	int r = net ? tern_shared_new(
-			      &(struct tern_shared_opts){.context = &opts}, &net->shared)
-		    : -ENOMEM;
+	int r = -ENOMEM;
 
+	/* The bytes of an eager message lie in host memory, and would be copied to a GPU.
+	 * NCCL receives into GPU memory also what it sends from host memory. */
+	if (gpu_find())
+		opts.eager_bytes = 1;
+	if (net)
+		r = tern_shared_new(
+			&(struct tern_shared_opts){.context = &opts}, &net->shared);
 	if (r == 0)
 		r = tern_mem_wrap(tern_context_domain(tern_shared_context(net->shared)),
 			nothing, sizeof(nothing), &net->nothing);
@@ -410,26 +415,42 @@ int net_close_listener(void *listener)
 
 /* ---- connecting ---- */
 
-static int start_connecting(struct net *net, struct handle *handle)
+/* The address to connect to. GPU memory should go by RDMA, also between processes of one
+ * host, where auto:// alone would take shared memory. */
+static void choose_address(
+	const struct handle *handle, int device, char *out, size_t size)
+{
+	static const char by_auto[] = "auto://";
+	size_t n = strlen(by_auto);
+
+	if (gpu_kinds(device) != MEMORY_HOST && strncmp(handle->address, by_auto, n) == 0)
+		snprintf(
+			out, size, "verbs://%s+%s", handle->address + n, handle->address);
+	else
+		snprintf(out, size, "%s", handle->address);
+}
+
+static int start_connecting(struct net *net, int device, struct handle *handle)
 {
 	struct tern_peer_opts opts = {
 		.event = on_event, .name = net->name, .secret = handle->secret};
+	char address[2 * sizeof(handle->address)];
 	struct comm *comm;
 	int r = -ENOMEM;
 
+	choose_address(handle, device, address, sizeof(address));
 	tern_shared_lock(net->shared);
 	comm = opts.arg = comm_new(net, true);
 	if (comm)
-		r = tern_connect(tern_shared_context(net->shared), handle->address, &opts,
-			&comm->peer);
+		r = tern_connect(
+			tern_shared_context(net->shared), address, &opts, &comm->peer);
 	if (r == 0)
 		r = tern_channel_open(comm->peer, 0, &comm->channel);
 	if (r < 0 && comm)
 		comm_free(comm);
 	tern_shared_unlock(net->shared);
 	if (r < 0) {
-		net_warn(
-			"cannot connect to %s: %s", handle->address, tern_status_text(r));
+		net_warn("cannot connect to %s: %s", address, tern_status_text(r));
 		return NCCL_SYSTEM_ERROR;
 	}
 	handle->connecting = comm;
@@ -450,7 +471,6 @@ int net_connect(struct net *net, int device, void *of_nccl, void **out)
 	bool up, down;
 	int r;
 
-	(void)device; /* the route is the system's choice */
 	*out = NULL;
 	if (!is_handle(handle)) {
 		net_warn("the other rank's handle is not of Tern's plug-in: all ranks "
@@ -459,7 +479,7 @@ int net_connect(struct net *net, int device, void *of_nccl, void **out)
 		return NCCL_INVALID_ARGUMENT;
 	}
 	if (!handle->connecting) {
-		r = start_connecting(net, handle);
+		r = start_connecting(net, device, handle);
 		if (r != NCCL_SUCCESS)
 			return r;
 	}

@@ -8,6 +8,7 @@
  *
  *     net.c       listening, connecting, closing
  *     move.c      memory, sends and receives
+ *     gpu.c       whether RDMA devices move GPU memory themselves
  *     versions.c  the versions of NCCL's interface
  *
  * NCCL's thread makes the progress: it asks test() all the time. When it does not ask for 10 ms,
@@ -64,6 +65,7 @@ struct comm {
 	bool sends;
 	/* Changed with the context locked. */
 	bool up, down, closing;
+	bool copies; /* a line has said that no RDMA device moves its GPU memory */
 	int status;
 	struct request requests[REQUESTS_MAX];
 	struct tern_req reqs[]; /* of all requests */
@@ -94,8 +96,19 @@ void comm_abort(struct comm *comm);
 /* A line about why the comm is down, and NCCL's result for it. */
 int comm_broken(const struct comm *comm, const char *what);
 
+/* gpu.c */
+/* Finds out for each device which kinds of memory its connections move without a copy.
+ * Returns true if there is GPU memory among them. */
+bool gpu_find(void);
+/* MEMORY_HOST, and the kinds of GPU memory for which NCCL need not copy. */
+int gpu_kinds(int device);
+/* Writes why RDMA devices have refused the GPU memory that was registered last. */
+void gpu_refusals(struct tern_domain *domain, char *out, size_t size);
+
 /* move.c */
 int net_register(void *comm, void *data, size_t bytes, int type, void **out);
+int net_register_dma_buf(void *comm, void *data, size_t bytes, int type, uint64_t offset,
+	int fd, void **out);
 int net_deregister(void *comm, void *memory);
 int net_send(void *comm, void *data, size_t bytes, int tag, void *memory, void **request);
 int net_receive(void *comm, int n, void *const *data, const size_t *bytes,

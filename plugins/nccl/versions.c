@@ -31,7 +31,7 @@ static const struct device *device_of(int number)
 		(out)->name = (d)->name;                                                 \
 		(out)->pci_path = (d)->pci[0] ? (d)->pci : NULL;                         \
 		(out)->guid = (uint64_t)number + 1;                                      \
-		(out)->memory = MEMORY_HOST;                                             \
+		(out)->memory = gpu_kinds(number);                                       \
 		(out)->speed = (d)->mbits;                                               \
 		(out)->port = 1;                                                         \
 		(out)->comms_max = COMMS_MAX;                                            \
@@ -210,7 +210,9 @@ static int receive_10(void *comm, int n, void **data, size_t *bytes, int *tags,
 	return net_receive(comm, n, data, bytes, tags, memory, request);
 }
 
-/* Received data is visible to the GPU already (tern_recv()). */
+/* Nothing is left to flush: when a receive has ended, the GPU sees its bytes
+ * (tern_mem_wrap_cuda()). That holds for kernels that run already, too, since the driver's
+ * flush is one for all work of the GPU. */
 static int flush(
 	void *comm, int n, void **data, int *sizes, void **memory, void **request)
 {
@@ -222,9 +224,9 @@ static int flush(
 /* ---- the tables ---- */
 
 #define TRANSFERS(send, receive)                                                         \
-	.accept = accept_8, .regMr = net_register, .deregMr = net_deregister,            \
-	.isend = send, .irecv = receive, .iflush = flush, .test = net_test,              \
-	.closeSend = net_close_comm, .closeRecv = net_close_comm,                        \
+	.accept = accept_8, .regMr = net_register, .regMrDmaBuf = net_register_dma_buf,  \
+	.deregMr = net_deregister, .isend = send, .irecv = receive, .iflush = flush,     \
+	.test = net_test, .closeSend = net_close_comm, .closeRecv = net_close_comm,      \
 	.closeListen = net_close_listener
 
 EXPORT extern const struct nccl_net_8 ncclNetPlugin_v8;

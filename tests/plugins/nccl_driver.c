@@ -118,6 +118,18 @@ int driver_register(
 	return SAME(d, regMr(comm, data, bytes, MEMORY_HOST, out));
 }
 
+int driver_register_gpu(
+	const struct driver *d, void *comm, void *data, size_t bytes, void **out)
+{
+	return SAME(d, regMr(comm, data, bytes, MEMORY_CUDA, out));
+}
+
+int driver_register_dma_buf(
+	const struct driver *d, void *comm, void *data, size_t bytes, int fd, void **out)
+{
+	return SAME(d, regMrDmaBuf(comm, data, bytes, MEMORY_CUDA, 0, fd, out));
+}
+
 int driver_deregister(const struct driver *d, void *comm, void *memory)
 {
 	return SAME(d, deregMr(comm, memory));

@@ -28,6 +28,11 @@ int driver_connect(const struct driver *d, void *handle, void **out);
 int driver_accept(const struct driver *d, void *listener, void **out);
 int driver_register(
 	const struct driver *d, void *comm, void *data, size_t bytes, void **out);
+/* GPU memory, and GPU memory at the start of the dma-buf fd. */
+int driver_register_gpu(
+	const struct driver *d, void *comm, void *data, size_t bytes, void **out);
+int driver_register_dma_buf(
+	const struct driver *d, void *comm, void *data, size_t bytes, int fd, void **out);
 int driver_deregister(const struct driver *d, void *comm, void *memory);
 int driver_send(const struct driver *d, void *comm, void *data, size_t bytes, int tag,
 	void *memory, void **request);
