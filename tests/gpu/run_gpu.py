@@ -256,10 +256,11 @@ class Run:
 
 
 def is_wanted(target):
-    """Whether this call needs the target: a program of suite gpu or of bench/gpu, tern, or a file of the Python package."""
+    """Whether this call needs the target: a program of suite gpu or of bench/gpu, tern, a file of the Python package, or
+    the plug-in for NCCL."""
     where = Path(target["defined_in"]).parent.relative_to(TOP)
     if target["type"] != "executable":
-        return where.parts[:2] == ("python", "pytern")
+        return where.parts[:2] == ("python", "pytern") or where == Path("plugins/nccl")
     on_device = where == Path("tests/gpu") and not target["name"].startswith("test_cuda")
     return on_device or where == Path("bench/gpu") or target["name"] == "tern"
 

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -113,6 +114,16 @@ def a_hang_is_a_failure_and_a_lack_of_time_is_none():
 def a_program_that_is_not_there_is_told_apart_from_one_that_fails():
     found = process.run([Path(SCRATCH.name) / "nothing"], 10, {}, Path(SCRATCH.name) / "program")
     assert found.status == process.NOT_THERE and "nothing" in found.err
+
+
+def ranks_of_nccl_are_skipped_with_a_reason():
+    def without(**more):
+        done = subprocess.run([sys.executable, Path(__file__).with_name("nccl_ranks.py")], capture_output=True, text=True,
+                              timeout=50, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **more})
+        return judge.of_cases(process.Ended(done.returncode, done.stdout, done.stderr, 0)).skipped
+
+    assert without(TERN_NCCL_LIBRARY="/no/nccl")[0][1].startswith("skipped: no NCCL here (TERN_NCCL_LIBRARY=/no/nccl)")
+    assert without(TERN_NCCL_LIBRARY=sys.executable) == [("all", "skipped: no GPU here")]
 
 
 # ---- parts ----
@@ -228,6 +239,7 @@ tap.run([
     what_takes_too_long_is_ended_with_what_it_started,
     a_hang_is_a_failure_and_a_lack_of_time_is_none,
     a_program_that_is_not_there_is_told_apart_from_one_that_fails,
+    ranks_of_nccl_are_skipped_with_a_reason,
     parts_are_chosen_by_name_and_run_in_their_order,
     a_scale_can_only_be_made_smaller,
     results_are_whole_at_any_time,

@@ -122,6 +122,12 @@ def torch_jobs(context):
                     env={"PYTHONPATH": str(context.built / "python")})]
 
 
+def nccl_ranks(context):
+    script = machine.TOP / "tests" / "gpu" / "nccl_ranks.py"
+    return [Program("nccl_ranks.py", [sys.executable, script], limit_s=150,
+                    env={"TERN_NCCL_PLUGIN": str(context.built / "plugins" / "nccl" / "libnccl-net-tern.so")})]
+
+
 def bench(*names):
     def programs(context):
         return [Program(name, context.bench(name), judge.of_rows, 120) for name in names]
@@ -168,6 +174,7 @@ PARTS = [
     Part("initcheck", 60, "compute-sanitizer: reads of uninitialised memory", checker("initcheck")),
     Part("compare", 240, "training steps beside PyTorch's", compare),
     Part("torch", 120, "jobs whose workers train a module of PyTorch, whose bytes are to be equal", torch_jobs),
+    Part("nccl", 150, "an all-reduce of NCCL over Tern, beside NCCL's sockets", nccl_ranks),
     Part("sticky", 30, "an error on purpose that spoils the device for one process", sticky),
 ]
 BY_NAME = {part.name: part for part in PARTS}
@@ -175,7 +182,7 @@ BY_NAME = {part.name: part for part in PARTS}
 GROUPS = {
     "tests": ["facts", "build", "kernels", "suites", "jit", "jobs", "memcheck"],
     "speed": ["facts", "rates", "sweeps", "staging", "engine", "updater", "wire", "ncu"],
-    "checkers": ["facts", "racecheck", "synccheck", "initcheck", "compare", "torch", "sticky"],
+    "checkers": ["facts", "racecheck", "synccheck", "initcheck", "compare", "torch", "nccl", "sticky"],
 }
 
 
