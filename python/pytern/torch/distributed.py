@@ -11,7 +11,6 @@ secret that all of them must know.
 import atexit
 import contextlib
 import errno
-import fcntl
 import os
 import queue
 import secrets
@@ -29,12 +28,11 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from .. import _errors
+from .. import _errors, _settings
 from ..transport import Context, Listener, Peer, Request
 
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
 GROUP, MESSAGES = 1, 2
-DEAD_S = 60.0
 GOODBYE_S = 5.0  # longest wait, at the end, for ranks that have not left
 WORKS_MAX = 256  # kept without a look whether they have ended
 ERROR = getattr(dist, "DistBackendError", RuntimeError)
@@ -42,57 +40,12 @@ _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT"
 _OTHERS = ("BAND", "BOR", "BXOR", "PREMUL_SUM")
 # Truth values are bytes of 0 or 1: a sum is OR.
 _OF_BOOL = {"sum": "max", "max": "max", "product": "min", "min": "min"}
-SIOCGIFADDR = 0x8915
 
 
 # ---- where to listen ----
 
-def _setting(name: str, otherwise: str) -> str:
-    return os.environ.get(name) or otherwise
-
-
-def _fabrics() -> str:
-    fabrics = _setting("TERN_FABRICS", "auto")
-    if fabrics not in ("auto", "tcp", "verbs"):
-        raise ValueError(f"TERN_FABRICS={fabrics}: expected auto, tcp or verbs")
-    return fabrics
-
-
-def _dead_s() -> float | None:
-    text = _setting("TERN_DEAD_TIMEOUT", str(DEAD_S))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if seconds != 0 and not 0.1 <= seconds <= 1e6:
-        raise ValueError(f"TERN_DEAD_TIMEOUT={text}: expected seconds from 0.1 to 1e6, or 0 for never")
-    return seconds or None
-
-
-def _address_of(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
-        answer = fcntl.ioctl(s.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        return socket.inet_ntoa(answer[20:24])
-    return None
-
-
-def _named_interface(names: str) -> str:
-    """The address of the first interface that the text names, as NCCL_SOCKET_IFNAME does."""
-    wanted = names.removeprefix("^").removeprefix("=").split(",")
-    exact, other = "=" in names[:2], names.startswith("^")
-    for _, interface in sorted(socket.if_nameindex()):
-        hit = any(interface == name if exact else interface.startswith(name) for name in wanted if name)
-        address = _address_of(interface) if hit != other else None
-        if address and not (other and address.startswith("127.")):
-            return address
-    raise ValueError(f"TERN_NET_IFNAME={names}: no such interface has an address")
-
-
-def _own_address() -> str:
-    """The address of this host by which the other ranks come: that from which it reaches the master."""
-    names = os.environ.get("TERN_NET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
-    if names:
-        return _named_interface(names)
+def _master_side() -> str:
+    """The address of this host from which it reaches the master."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
         s.connect((os.environ.get("MASTER_ADDR") or socket.gethostname(), 9))
         return s.getsockname()[0]
@@ -226,7 +179,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._sequence = 0
         self._pid, self._closed = os.getpid(), False
         secret = self._secret(store)
-        self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=secret, dead_timeout=_dead_s(),
+        self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=secret, dead_timeout=_settings.dead_s(),
                                 connect_timeout=self._timeout)
         try:
             self._peers, hosts = self._meet(store)
@@ -266,7 +219,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _meet(self, store: Any) -> tuple[list[Peer | None], list[int]]:
         """Rank i dials all ranks below it. Returns the peers, and the numbers of the hosts."""
         peers: list[Peer | None] = [None] * self._size
-        with self._context.listen(f"{_fabrics()}://{_own_address()}:0") as listener:
+        with self._context.listen(f"{_settings.fabrics()}://{_settings.own_address(_master_side)}:0") as listener:
             store.set(f"tern/{self._rank}", f"{listener.address}\n{_host()}")
             told = [self._told(store, str(r), r).split("\n") for r in range(self._size)]
             for r in range(self._rank):
@@ -277,7 +230,7 @@ class ProcessGroup(dist.ProcessGroup):
                 number, = struct.unpack("<I", bytes(peer.channel(MESSAGES).recv("rank").wait(self._timeout)))
                 peers[number] = peer
         hosts = [host for _, host in told]
-        if os.environ.get("TERN_LOG") in ("info", "debug"):
+        if _settings.tells_connections():
             for r, peer in enumerate(peers):
                 if peer is not None:
                     print(f"tern: rank {self._rank} reaches rank {r}, {peer.name}, by {peer.fabric}", file=sys.stderr)
