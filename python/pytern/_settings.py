@@ -40,7 +40,8 @@ def tells_connections() -> bool:
     return os.environ.get("TERN_LOG") in ("info", "debug")
 
 
-def _address_of(interface: str) -> str | None:
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface; None: it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
         answer = fcntl.ioctl(s.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()))
         return socket.inet_ntoa(answer[20:24])
@@ -53,7 +54,7 @@ def _named_interface(names: str) -> str:
     exact, other = "=" in names[:2], names.startswith("^")
     for _, interface in sorted(socket.if_nameindex()):
         hit = any(interface == name if exact else interface.startswith(name) for name in wanted if name)
-        address = _address_of(interface) if hit != other else None
+        address = address_of(interface) if hit != other else None
         if address and not (other and address.startswith("127.")):
             return address
     raise ValueError(f"TERN_NET_IFNAME={names}: no such interface has an address")

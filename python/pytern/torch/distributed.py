@@ -7,6 +7,9 @@
 Each process group has a context of its own (pytern.transport), with a thread that makes progress, and a connection to each
 other rank. The ranks find each other through the group's store, where each one leaves its address, and the lowest one a
 secret that all of them must know.
+
+Ranks has the operations. PyTorch 2.15 takes them as a Backend, which it puts beside other backends into a process group of
+its own. In older versions a class of Python can only be a whole process group.
 """
 import atexit
 import contextlib
@@ -21,7 +24,6 @@ import threading
 import time
 import weakref
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
@@ -30,6 +32,7 @@ from torch.futures import Future
 
 from .. import _errors, _settings
 from ..transport import Context, Listener, Peer, Request
+from . import addresses
 
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
 GROUP, MESSAGES = 1, 2
@@ -42,32 +45,17 @@ _OTHERS = ("BAND", "BOR", "BXOR", "PREMUL_SUM")
 _OF_BOOL = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 
 
-# ---- where to listen ----
-
-def _master_side() -> str:
-    """The address of this host from which it reaches the master."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, contextlib.suppress(OSError):
-        s.connect((os.environ.get("MASTER_ADDR") or socket.gethostname(), 9))
-        return s.getsockname()[0]
-    return "127.0.0.1"
-
-
-def _host() -> str:
-    """The same for all processes of a host."""
-    return f"{socket.gethostname()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
-
-
 # ---- what a call returns ----
 
 class Work(getattr(dist, "_Work", None) or dist.Work):
     """An operation under way. `operations`: what it waits for; `then`: called once, when these have ended well."""
 
-    def __init__(self, group: "ProcessGroup", operations: Sequence[Any], then: Callable[[], None], result: Any) -> None:
+    def __init__(self, group: "Ranks", operations: Sequence[Any], then: Callable[[], None], result: Any) -> None:
         super().__init__()
         self._group, self._operations, self._then, self._tensors = group, operations, then, result
         self._lock = threading.Lock()
         self._over, self._error = False, None
-        self._promise: Future[Any] = Future()
+        self._promise: Future[Any] | None = None  # of get_future(), as `_future`
         self._future: Future[Any] | None = None
         group._keep(self)
 
@@ -107,6 +95,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def get_future(self) -> "Future[Any]":
         if self._future is None:
+            self._promise = Future()
             # DistributedDataParallel reads the future in C++, which understands the error of a then(), but not that of
             # set_exception().
             self._future = self._promise.then(self._value)
@@ -156,7 +145,8 @@ def _nothing() -> None:
 
 # ---- the group ----
 
-_open: "weakref.WeakSet[ProcessGroup]" = weakref.WeakSet()
+_open: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
+_kept: "set[Backend]" = set()
 
 
 @atexit.register
@@ -167,8 +157,8 @@ def _shut_all() -> None:
             group.shutdown()
 
 
-class ProcessGroup(dist.ProcessGroup):
-    """The ranks of a process group, and their operations."""
+class Ranks:
+    """The ranks of a process group, and their operations, by the names that torch calls them by."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -177,6 +167,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._later: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._sequence = 0
+        self._coalesced: list[Work] | None = None  # since start_coalescing()
         self._pid, self._closed = os.getpid(), False
         secret = self._secret(store)
         self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=secret, dead_timeout=_settings.dead_s(),
@@ -219,8 +210,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _meet(self, store: Any) -> tuple[list[Peer | None], list[int]]:
         """Rank i dials all ranks below it. Returns the peers, and the numbers of the hosts."""
         peers: list[Peer | None] = [None] * self._size
-        with self._context.listen(f"{_settings.fabrics()}://{_settings.own_address(_master_side)}:0") as listener:
-            store.set(f"tern/{self._rank}", f"{listener.address}\n{_host()}")
+        with self._context.listen(f"{_settings.fabrics()}://{addresses.own_address()}:0") as listener:
+            store.set(f"tern/{self._rank}", f"{listener.address}\n{addresses.host()}")
             told = [self._told(store, str(r), r).split("\n") for r in range(self._size)]
             for r in range(self._rank):
                 peers[r] = self._context.connect(told[r][0])
@@ -266,25 +257,8 @@ class ProcessGroup(dist.ProcessGroup):
     def size(self) -> int:
         return self._size
 
-    def name(self) -> str:
+    def getBackendName(self) -> str:
         return "tern"
-
-    getBackendName = name
-
-    # The base class keeps the group's name in a backend in C++, which is not there.
-    def _set_group_name(self, name: str) -> None:
-        self._group_name = name
-
-    @property
-    def group_name(self) -> str:
-        return self._group_name
-
-    def _set_group_desc(self, text: str) -> None:
-        self._group_desc = text
-
-    @property
-    def group_desc(self) -> str:
-        return self._group_desc
 
     def _set_sequence_number_for_group(self) -> None:
         pass
@@ -294,9 +268,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     getSequenceNumberForGroup = _get_sequence_number_for_group
 
-    # torch asks it only whether it coalesces.
-    def _get_backend(self, device: Any) -> "ProcessGroup":
-        return self
+    def start_coalescing(self) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self) -> Work:
+        """An operation that ends with all since start_coalescing(). Each of them has started when it was called."""
+        works, self._coalesced = self._coalesced or [], None
+
+        def end() -> None:
+            for work in works:
+                work._end(None)
+
+        return Work(self, [operation for work in works for operation in work._operations], end, [])
 
     def abort(self) -> None:
         """Ends at once what is under way, here and at the other ranks."""
@@ -304,6 +287,7 @@ class ProcessGroup(dist.ProcessGroup):
             return
         self._closed = True
         _open.discard(self)
+        _kept.discard(self)
         self._later.put(None)
         self._group.close()
         self._context.close()
@@ -366,9 +350,12 @@ class ProcessGroup(dist.ProcessGroup):
     def _start(self, operations: Callable[[], Sequence[Any]], result: Any, then: Callable[[], None] = _nothing) -> Work:
         self._sequence += 1
         try:
-            return Work(self, operations(), then, result)
+            work = Work(self, operations(), then, result)
         except _errors.Error as error:
             raise ERROR(f"[rank {self._rank}] tern: {error}") from None
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
     def _in_place(self, tensors: Sequence[torch.Tensor], start: Callable[[Any], Any]) -> Work:
         """An operation on each tensor in place; those that are not contiguous are copied, there and back."""
@@ -402,8 +389,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllreduceOptions()
-        op, limit = self._op("all_reduce", opts, tensors[0]), self._limit(opts)
-        return self._in_place(tensors, lambda t: self._group.all_reduce(t, op=op, timeout=limit))
+        ops, limit = iter([self._op("all_reduce", opts, tensor) for tensor in tensors]), self._limit(opts)
+        return self._in_place(tensors, lambda t: self._group.all_reduce(t, op=next(ops), timeout=limit))
 
     allreduce_coalesced = allreduce
 
@@ -462,9 +449,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         opts = opts or dist.ReduceScatterOptions()
-        op, limit = self._op("reduce_scatter", opts, tensors[0]), self._limit(opts)
-        given = iter([self._memory(tensor.contiguous()) for tensor in tensors])
-        return self._in_place(outs, lambda to: self._group.reduce_scatter(next(given), to, op=op, timeout=limit))
+        given = iter([(self._memory(tensor.contiguous()), self._op("reduce_scatter", opts, tensor)) for tensor in tensors])
+        limit = self._limit(opts)
+
+        def start(to: Any) -> Any:
+            tensor, op = next(given)
+            return self._group.reduce_scatter(tensor, to, op=op, timeout=limit)
+
+        return self._in_place(outs, start)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -504,8 +496,58 @@ class ProcessGroup(dist.ProcessGroup):
         raise ERROR("tern: recv without a source: name the rank")
 
 
-def _make(store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    return ProcessGroup(store, rank, size, timeout)
+# ---- the classes that torch knows ----
+
+class ProcessGroup(Ranks, dist.ProcessGroup):
+    """A process group with this backend only."""
+
+    name = Ranks.getBackendName
+
+    # The base class keeps the group's name in a backend in C++, which is not there.
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    def _set_group_desc(self, text: str) -> None:
+        self._group_desc = text
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_desc
+
+    # torch asks it only whether it coalesces.
+    def _get_backend(self, device: Any) -> "ProcessGroup":
+        return self
+
+
+_BASE: Any = getattr(torch._C._distributed_c10d, "Backend", object)
+
+
+class Backend(Ranks, _BASE):  # type: ignore[misc]
+    """A backend of a process group that may have others for other devices."""
+
+    # The properties of the base class ask the class of Python, and would ask each other for ever.
+    supports_coalescing = supports_reconfigure = supports_shrinking = supports_splitting = supports_window = False
+    _supports_time_estimate = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        _kept.add(self)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts it into a wrapper, which keeps only the half of C++
+
+    @property
+    def options(self) -> Any:
+        return _BASE.Options(self.getBackendName(), timedelta(seconds=self._timeout))
+
+
+# The class of C++ can be made by Python since it has a constructor.
+IS_BACKEND = "__init__" in vars(_BASE) and _BASE is not object
+
+
+def _make(store: Any, rank: int, size: int, timeout: timedelta) -> Ranks:
+    return (Backend if IS_BACKEND else ProcessGroup)(store, rank, size, timeout)
 
 
 def register_backend() -> None:
