@@ -17,7 +17,8 @@ from .session import WAIT_S
 from .transport import Context, Peer
 
 # enum kind in native_group.c
-(_ALL_REDUCE, _REDUCE, _BROADCAST, _GATHER, _SCATTER, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL, _BARRIER) = range(9)
+(_ALL_REDUCE, _REDUCE, _BROADCAST, _GATHER, _SCATTER, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL, _BARRIER,
+ _ALL_TO_ALL_V) = range(10)
 # enum tern_reduction
 _REDUCTIONS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "product": 4, "or": 5, "and": 6}
 _DTYPES = {"uint8": 1, "int8": 2, "uint16": 3, "int16": 4, "uint32": 5, "int32": 6, "uint64": 7, "int64": 8, "float16": 9,
@@ -82,12 +83,12 @@ class Group:
     # ---- operations ----
 
     def _start(self, what: str, kind: int, dtype: int, how: int, given: Buffer | None, out: Buffer | None, root: int = 0,
-               timeout: float | None = None, answer: Any = None) -> "Operation":
+               timeout: float | None = None, answer: Any = None, parts: tuple[int, ...] | None = None) -> "Operation":
         operation = Operation(self._context, what, answer)
         self._context._collect()
         try:
             self._native.start(operation, kind, dtype, how, given, out, root,
-                               0.0 if timeout is None else _number("timeout", timeout))
+                               0.0 if timeout is None else _number("timeout", timeout), parts)
         except Error as error:
             text = "the sizes of the tensors do not fit" if error.status == -errno.EINVAL else str(error)
             raise Error(error.status, f"{what}: {text}") from None
@@ -141,9 +142,20 @@ class Group:
         """out = the reduction of part r, for rank r, of all ranks' tensors."""
         return self._reduce("reduce_scatter", _REDUCE_SCATTER, tensor, out, op, 0, timeout)
 
-    def all_to_all(self, tensor: Any, out: Any, *, timeout: float | None = None) -> "Operation":
-        """Part r of `out` = the part of rank r's tensor that has this rank's number."""
-        return self._start("all_to_all", _ALL_TO_ALL, 1, 0, self._wrap(tensor), self._wrap(out, True), 0, timeout, out)
+    def all_to_all(self, tensor: Any, out: Any, *, parts: Sequence[int] | None = None,
+                   out_parts: Sequence[int] | None = None, timeout: float | None = None) -> "Operation":
+        """Part r of `out` = the part of rank r's tensor that has this rank's number. `parts`: for each rank the number of
+        elements of its part of the tensor, and `out_parts` of `out`. All ranks give both, or none does: then all parts have
+        the same size."""
+        given, to = self._wrap(tensor), self._wrap(out, True)
+        if parts is None and out_parts is None:
+            return self._start("all_to_all", _ALL_TO_ALL, 1, 0, given, to, 0, timeout, out)
+        counts: list[int] = []
+        for name, values in ("parts", parts), ("out_parts", out_parts):
+            if values is None or len(values) != self.size:
+                raise ValueError(f"{name}: expected one for each of {self.size} ranks, got {values}")
+            counts += [_integer(name, value, 0, 48) for value in values]
+        return self._start("all_to_all", _ALL_TO_ALL_V, 1, 0, given, to, 0, timeout, out, tuple(counts))
 
     def barrier(self, *, timeout: float | None = None) -> "Operation":
         """Ends when every rank has called it."""

@@ -34,6 +34,7 @@ struct operation {
 	struct buffer *in, *out;
 	struct tern_group_req req;
 	struct operation *next; /* in context->ended_operations */
+	uint64_t *parts;        /* ALL_TO_ALL_V: bytes of those of `in`, then of `out` */
 	char *text;             /* why it has failed; or NULL */
 	bool collected;
 };
@@ -49,6 +50,7 @@ enum kind {
 	REDUCE_SCATTER,
 	ALL_TO_ALL,
 	BARRIER,
+	ALL_TO_ALL_V,
 };
 
 /* ---- groups ---- */
@@ -355,6 +357,28 @@ static bool prepare(
 	return true;
 }
 
+/* Takes the sizes of parts, of a tuple that has `size` counts of elements for each buffer.
+ * Returns false with an exception. */
+static bool read_parts(struct operation *self, PyObject *parts, Py_ssize_t size)
+{
+	const struct buffer *buffers[] = {self->in, self->out};
+
+	if (!PyTuple_Check(parts) || PyTuple_Size(parts) != 2 * size || !self->in ||
+		!self->out) {
+		raise_text(-EINVAL, "expected two counts of elements for each rank");
+		return false;
+	}
+	self->parts = calloc((size_t)(2 * size), sizeof(self->parts[0]));
+	if (!self->parts) {
+		PyErr_NoMemory();
+		return false;
+	}
+	for (Py_ssize_t i = 0; i < 2 * size; i++)
+		self->parts[i] = tern_dtype_bytes(buffers[i / size]->shape.dtype) *
+				 PyLong_AsUnsignedLongLong(PyTuple_GetItem(parts, i));
+	return !PyErr_Occurred();
+}
+
 /* Lets go of what the library no longer uses. */
 static void let_go(struct operation *self)
 {
@@ -365,10 +389,13 @@ static void let_go(struct operation *self)
 	context_let_go(self->context);
 }
 
-static int call(struct tern_group *g, struct tern_group_req *req, enum kind kind,
-	enum tern_dtype dtype, enum tern_reduction how, const struct tern_buf *in,
-	const struct tern_buf *out, uint32_t root)
+static int call(struct tern_group *g, struct operation *self, enum kind kind,
+	enum tern_dtype dtype, enum tern_reduction how, uint32_t root)
 {
+	const struct tern_buf *in = self->in ? &self->in->buf : NULL;
+	const struct tern_buf *out = self->out ? &self->out->buf : NULL;
+	struct tern_group_req *req = &self->req;
+
 	switch (kind) {
 	case ALL_REDUCE:
 		return tern_allreduce(g, req, dtype, how, in, out);
@@ -388,6 +415,9 @@ static int call(struct tern_group *g, struct tern_group_req *req, enum kind kind
 		return tern_all_to_all(g, req, in, out);
 	case BARRIER:
 		return tern_barrier(g, req);
+	case ALL_TO_ALL_V:
+		return tern_all_to_all_v(
+			g, req, in, self->parts, out, self->parts + tern_group_size(g));
 	}
 	return -EINVAL;
 }
@@ -407,6 +437,8 @@ static bool has_memory(enum kind kind, const struct operation *self)
 		return self->in;
 	case SCATTER:
 		return self->out;
+	case ALL_TO_ALL_V:
+		return self->parts;
 	case BARRIER:
 		break;
 	}
@@ -414,7 +446,7 @@ static bool has_memory(enum kind kind, const struct operation *self)
 }
 
 /* The library has not taken the operation. */
-static PyObject *refused(struct operation *self, int status, const char *text)
+static PyObject *withdraw(struct operation *self)
 {
 	struct context *context = self->context;
 
@@ -422,37 +454,39 @@ static PyObject *refused(struct operation *self, int status, const char *text)
 	self->context = NULL;
 	Py_DECREF((PyObject *)context);
 	Py_DECREF((PyObject *)self);
-	return raise_text(status, *text ? text : tern_status_text(status));
+	return NULL;
 }
 
-/* start(operation, kind, dtype, how, in or None, out or None, root, seconds or 0) */
+/* start(operation, kind, dtype, how, in or None, out or None, root, seconds or 0, sizes of parts
+ * or None) */
 static PyObject *group_start(struct group *self, PyObject *args)
 {
 	struct operation *operation;
 	int kind, dtype, how, r = -EINVAL;
 	char text[500] = "";
-	PyObject *in, *out;
+	PyObject *in, *out, *parts;
 	double seconds;
 	unsigned root;
 
-	if (!PyArg_ParseTuple(args, "O!iiiOOId", operation_type, &operation, &kind,
-		    &dtype, &how, &in, &out, &root, &seconds) ||
+	if (!PyArg_ParseTuple(args, "O!iiiOOIdO", operation_type, &operation, &kind,
+		    &dtype, &how, &in, &out, &root, &seconds, &parts) ||
 		!prepare(operation, self, in, out))
 		return NULL;
+	if (parts != Py_None && !read_parts(operation, parts, PyTuple_Size(self->peers)))
+		return withdraw(operation);
 	operation->req.timeout_ns = to_ns(seconds);
 	if (has_memory((enum kind)kind, operation))
 		USING(self, {
-			r = call(self->live, &operation->req, (enum kind)kind,
-				(enum tern_dtype)dtype, (enum tern_reduction)how,
-				operation->in ? &operation->in->buf : NULL,
-				operation->out ? &operation->out->buf : NULL, root);
+			r = call(self->live, operation, (enum kind)kind,
+				(enum tern_dtype)dtype, (enum tern_reduction)how, root);
 			if (r < 0)
 				strncpy(text, tern_group_text(self->live),
 					sizeof(text) - 1);
 		});
-	if (r < 0)
-		return refused(operation, r, text);
-	Py_RETURN_NONE;
+	if (r == 0)
+		Py_RETURN_NONE;
+	raise_text(r, *text ? text : tern_status_text(r));
+	return withdraw(operation);
 }
 
 void collect_operations(struct context *self, PyObject *list)
@@ -522,6 +556,7 @@ static PyObject *operation_result(struct operation *self, PyObject *ignored)
 static void operation_dealloc(struct operation *self)
 {
 	free(self->text);
+	free(self->parts);
 	Py_XDECREF((PyObject *)self->context);
 	free_object(self);
 }

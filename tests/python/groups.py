@@ -133,6 +133,25 @@ def tensors_are_moved():
             all_of(g.barrier() for g in groups)
 
 
+def parts_of_an_all_to_all_may_differ_in_size():
+    """Rank r gives rank s a part of 100 * r + s elements; the rows of that table are `parts`, its columns `out_parts`."""
+    for size, fabric in ((1, FABRICS[0]), (3, FABRICS[1]), (3, FABRICS[0])):
+        with Ranks(size, fabric) as groups:
+            rows = [[100 * r + s for s in range(size)] for r in range(size)]
+            columns = [list(column) for column in zip(*rows)]
+            for name in "i8", "u1":
+                given = [numpy.concatenate([numpy.arange(n) + 7 * r + 3 * s for s, n in enumerate(row)]).astype(name)
+                         for r, row in enumerate(rows)]
+                outs = [numpy.zeros(sum(column), name) for column in columns]
+                answers = all_of(g.all_to_all(t, o, parts=row, out_parts=column)
+                                 for g, t, o, row, column in zip(groups, given, outs, rows, columns))
+                assert all(a is o for a, o in zip(answers, outs))
+                for s, out in enumerate(outs):
+                    expected = numpy.concatenate([numpy.arange(rows[r][s]) + 7 * r + 3 * s for r in range(size)]).astype(name)
+                    assert (out == expected).all(), (size, name, s)
+            all_of(g.barrier() for g in groups)
+
+
 def operations_are_awaited():
     async def main(context, groups):
         tensor = numpy.array([3.0])
@@ -157,6 +176,11 @@ def mistakes_are_refused():
         refused(ValueError, "`out` has elements of int32, and the tensor of float32", group.all_reduce, one, numpy.ones(3, "i4"))
         refused(pytern.Error, "all_gather: the sizes of the tensors do not fit", group.all_gather, one, numpy.ones(3, "f4"))
         refused(pytern.Error, "gather: the sizes of the tensors do not fit", group.gather, one, 0)
+        refused(ValueError, "parts: expected one for each of 2 ranks, got [3]", group.all_to_all, one, numpy.ones(3), parts=[3])
+        refused(ValueError, "out_parts: expected one for each of 2 ranks, got None", group.all_to_all, one, numpy.ones(3), parts=[1, 2])
+        for parts in ([1, 1], [2, 2], [1 << 47, 3]):
+            refused(pytern.Error, "all_to_all: the sizes of the tensors do not fit", group.all_to_all, one, numpy.ones(3, "f4"),
+                    parts=parts, out_parts=[1, 2])
         refused(ValueError, "another context", group.all_reduce, groups[1]._context.wrap(one, writable=True))
         frozen = numpy.ones(3)
         frozen.flags.writeable = False
@@ -193,6 +217,12 @@ def operations_that_differ_are_named():
             assert error.status == -errno.EBADMSG and "allreduce of 16 bytes, f32, sum" in str(error)
         assert "operation 0 differs" in groups[0].failure
         refused(pytern.Error, "barrier: operation 0 differs: rank ", groups[0].barrier)
+    with Ranks(2) as groups:
+        one = numpy.ones(3, "f4")
+        groups[0].all_to_all(one, numpy.ones(3, "f4"), parts=[1, 2], out_parts=[1, 2])
+        operation = groups[1].all_to_all(one, numpy.ones(4, "f4"), parts=[2, 1], out_parts=[3, 1])
+        error = refused(pytern.Error, "operation 0 differs: the parts that rank ", operation.wait)
+        assert error.status == -errno.EBADMSG, error
 
 
 def an_operation_under_way_ends_with_its_context():
@@ -305,7 +335,7 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         serve(sys.argv[2])
     else:
-        sys.exit(tap.run([all_types_are_reduced, tensors_are_moved, operations_are_awaited, mistakes_are_refused,
+        sys.exit(tap.run([all_types_are_reduced, tensors_are_moved, parts_of_an_all_to_all_may_differ_in_size, operations_are_awaited, mistakes_are_refused,
                           peers_stay_until_their_group_is_closed, operations_that_differ_are_named,
                           an_operation_under_way_ends_with_its_context, a_rank_that_has_left_blames_nobody,
                           a_rank_that_is_gone_is_named, a_rank_that_floods_with_notifications_fails_the_group,

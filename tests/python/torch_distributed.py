@@ -162,6 +162,15 @@ def beyond_gloo(rank, size):
     whole = torch.empty(size, dtype=torch.int64)
     dist.all_to_all_single(whole, torch.tensor([10 * rank + r for r in everyone]))
     assert whole.tolist() == [10 * r + rank for r in everyone]
+    for dtype in torch.float32, torch.complex64:  # rank r has 2 * r + s rows for rank s
+        parts = [torch.full((2 * rank + s, 3), 10 * rank + s, dtype=dtype) for s in everyone]
+        expected = [torch.full((2 * r + rank, 3), 10 * r + rank, dtype=dtype) for r in everyone]
+        outs = [torch.empty_like(part) for part in expected]
+        dist.all_to_all(outs, parts)
+        assert all(torch.equal(out, part) for out, part in zip(outs, expected))
+        whole = torch.empty_like(torch.cat(expected))
+        dist.all_to_all_single(whole, torch.cat(parts), [len(part) for part in expected], [len(part) for part in parts])
+        assert torch.equal(whole, torch.cat(expected))
     works = [dist.all_reduce(torch.ones(1 << 18), async_op=True) for _ in range(30)]
     for work in works:
         work.wait()
@@ -302,7 +311,7 @@ def a_rank_that_dies_in_ddp_is_named():
 def refusals(rank, size):
     found = []
     for call in (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BOR),
-                 lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 2], [1, 2]),
+                 lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 2], [1, 1]),
                  lambda: dist.recv(torch.empty(3)),
                  lambda: dist.all_gather([torch.empty(2)] * size, torch.empty(3))):
         try:
@@ -316,7 +325,7 @@ def refusals(rank, size):
 
 def what_is_not_there_is_refused_in_a_line():
     for said in run(refusals, 2):
-        for text, expected in zip(said, ("all_reduce: .*BOR of torch.int32 is not there", "expected parts of one size, got ",
+        for text, expected in zip(said, ("all_reduce: .*BOR of torch.int32 is not there", "expected 2 parts of 3 rows together, got \\[1, 1\\]",
                                          "recv without a source: name the rank", "expected 3 tensors of one size")):
             assert re.search(expected, text), (text, expected)
 

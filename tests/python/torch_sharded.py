@@ -87,7 +87,8 @@ def functional_collectives(rank, size):
     group, x, y = dist.group.WORLD, given(rank, torch.float32, (8, 4)), given(10 + rank, torch.float32, (2, 3))
     found = [functional.all_reduce(x, "sum", group), functional.all_gather_single(x, 0, group),
              functional.reduce_scatter_single(x, "sum", 0, group), functional.all_to_all_single(x, None, None, group),
-             functional.broadcast(x, 1, group)]
+             functional.broadcast(x, 1, group),
+             functional.all_to_all_single(x, [3, 2] if rank == 0 else [5, 6], [3, 5] if rank == 0 else [2, 6], group)]
     found += functional.all_reduce_coalesced([x, y], "sum", group)
     found += functional.all_gather_single_coalesced([x, y], group)
     found += functional.reduce_scatter_single_coalesced([x, y], "sum", [0, 0], group)

@@ -143,6 +143,11 @@ def _nothing() -> None:
     pass
 
 
+def _count(tensor: torch.Tensor) -> int:
+    """How many elements the transport moves."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
 # ---- the group ----
 
 _open: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
@@ -378,6 +383,14 @@ class Ranks:
 
         return self._start(lambda: [start(self._memory(whole))], result, spread)
 
+    def _split(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
+        """How many elements the parts have that take so many rows each; without `splits` all take the same."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        parts = list(splits) or [rows // self._size] * self._size
+        if len(parts) != self._size or sum(parts) != rows:
+            raise ERROR(f"tern: all_to_all_single: expected {self._size} parts of {rows} rows together, got {parts}")
+        return [part * _count(tensor) // max(rows, 1) for part in parts]
+
     def _same(self, what: str, tensors: Sequence[torch.Tensor], count: int) -> None:
         if len(tensors) != count or any(t.numel() != tensors[0].numel() for t in tensors):
             raise ERROR(f"tern: {what}: expected {count} tensors of one size, got sizes {[t.numel() for t in tensors]}")
@@ -461,18 +474,17 @@ class Ranks:
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall_base(self, out: Any, tensor: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
-        for splits in out_splits, in_splits:
-            if splits and any(part != splits[0] for part in splits):
-                raise ERROR(f"tern: all_to_all_single: expected parts of one size, got {list(splits)}")
-        given, limit = self._memory(tensor.contiguous()), self._limit(opts)
-        return self._in_place([out], lambda to: self._group.all_to_all(given, to, timeout=limit))
+        given, limit, parts = self._memory(tensor.contiguous()), self._limit(opts), {}
+        if out_splits or in_splits:
+            parts = {"parts": self._split(tensor, in_splits), "out_parts": self._split(out, out_splits)}
+        return self._in_place([out], lambda to: self._group.all_to_all(given, to, timeout=limit, **parts))
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
-        self._same("all_to_all", [*outs, *tensors], 2 * self._size)
         given, limit = self._joined(tensors), self._limit(opts)
-        return self._parts(outs, lambda whole: self._group.all_to_all(given, whole, timeout=limit), outs)
+        parts = {"parts": [_count(t) for t in tensors], "out_parts": [_count(t) for t in outs]}
+        return self._parts(outs, lambda whole: self._group.all_to_all(given, whole, timeout=limit, **parts), outs)
 
     def barrier(self, opts: Any = None) -> Work:
         return self._start(lambda: [self._group.barrier(timeout=self._limit(opts))], [])
