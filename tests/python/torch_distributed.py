@@ -21,6 +21,7 @@ import pytern.torch.distributed as of_tern
 import torch
 import torch.distributed as dist
 from jobs import tap
+from pytern.torch import addresses
 
 with contextlib.suppress(ImportError):  # each rank would import it, for DistributedDataParallel
     import torch._dynamo  # noqa: F401
@@ -156,6 +157,8 @@ def beyond_gloo(rank, size):
     out = torch.empty(3)
     dist.reduce_scatter(out, [torch.full((3,), float(r + rank)) for r in everyone])
     assert out.tolist() == [sum(rank + r for r in everyone)] * 3
+    dist.reduce_scatter(out := torch.empty(3) * 1j, [torch.full((3,), r + 1j * rank) for r in everyone])
+    assert out.tolist() == [size * rank + 1j * sum(everyone)] * 3
     outs = [torch.empty(2, 2) for _ in everyone]
     dist.all_to_all(outs, [torch.full((2, 2), 10.0 * rank + r) for r in everyone])
     assert [o[0, 0].item() for o in outs] == [10.0 * r + rank for r in everyone]
@@ -313,6 +316,7 @@ def refusals(rank, size):
     for call in (lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.BOR),
                  lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 2], [1, 1]),
                  lambda: dist.recv(torch.empty(3)),
+                 lambda: dist.reduce_scatter(torch.empty(1) * 1j, [torch.ones(1) * 1j] * size, op=dist.ReduceOp.PRODUCT),
                  lambda: dist.all_gather([torch.empty(2)] * size, torch.empty(3))):
         try:
             call()
@@ -323,10 +327,59 @@ def refusals(rank, size):
     return found
 
 
+def of_float8(rank, size):
+    values = [1.0, 2.0, 448.0]
+    dist.broadcast(tensor := torch.tensor(values if rank == 1 else [0.0] * 3).to(torch.float8_e4m3fn), 1)
+    assert tensor.float().tolist() == values
+    outs = [torch.empty(3, dtype=tensor.dtype) for _ in range(size)]
+    dist.all_gather(outs, tensor)
+    assert all(torch.equal(out.view(torch.uint8), tensor.view(torch.uint8)) for out in outs)
+    try:
+        dist.all_reduce(tensor)
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def float8_is_moved_and_not_added():
+    if not hasattr(torch, "float8_e4m3fn"):
+        raise tap.Skip(f"PyTorch {torch.__version__} has no float8")
+    for said in run(of_float8, 2):
+        assert re.fullmatch("tern: all_reduce: SUM of torch.float8_e4m3fn is not there: convert the tensor, .*", said["error"]), said
+
+
+def a_name_of_the_loopback_gives_an_address_that_others_reach():
+    """Debian's installer lets the host's name resolve to 127.0.1.1."""
+    def address(**variables):
+        old = {name: os.environ.pop(name, None) for name in ("MASTER_ADDR", "TERN_NET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        os.environ.update(variables)
+        try:
+            return addresses.own_address()
+        finally:
+            for name, value in old.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+    assert address(MASTER_ADDR="127.0.0.1").startswith("127.") and address(MASTER_ADDR="localhost").startswith("127.")
+    outside = addresses._outside()
+    if outside is None:
+        raise tap.Skip("this host has no address but that of the loopback")
+    assert not outside.startswith("127.")
+    reaches, addresses._source_to = addresses._source_to, lambda host: "127.0.0.1" if host == "master" else reaches(host)
+    try:
+        assert address(MASTER_ADDR="master") == outside
+        assert address(MASTER_ADDR="master", TERN_NET_IFNAME="lo") == "127.0.0.1"
+        assert address(MASTER_ADDR=outside) == outside
+    finally:
+        addresses._source_to = reaches
+
+
 def what_is_not_there_is_refused_in_a_line():
     for said in run(refusals, 2):
         for text, expected in zip(said, ("all_reduce: .*BOR of torch.int32 is not there", "expected 2 parts of 3 rows together, got \\[1, 1\\]",
-                                         "recv without a source: name the rank", "expected 3 tensors of one size")):
+                                         "recv without a source: name the rank",
+                                         "reduce_scatter: PRODUCT of torch.complex64 is not there",
+                                         "expected 3 tensors of one size")):
             assert re.search(expected, text), (text, expected)
 
 
@@ -398,5 +451,6 @@ def the_log_tells_the_fabric():
 if __name__ == "__main__":
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
              ddp_gives_the_bytes_that_gloo_gives, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
-             a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line, a_killed_rank_is_named_by_all,
+             a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line,
+             float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach, a_killed_rank_is_named_by_all,
              a_stopped_rank_is_named_by_all, the_log_tells_the_fabric])

@@ -41,6 +41,8 @@ WORKS_MAX = 256  # kept without a look whether they have ended
 ERROR = getattr(dist, "DistBackendError", RuntimeError)
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "product"}
 _OTHERS = ("BAND", "BOR", "BXOR", "PREMUL_SUM")
+_NUMBERS = {getattr(torch, name, None) for name in (
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64")}
 # Truth values are bytes of 0 or 1: a sum is OR.
 _OF_BOOL = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 
@@ -330,13 +332,17 @@ class Ranks:
     # ---- helpers ----
 
     def _memory(self, tensor: torch.Tensor) -> Any:
-        """What the transport takes of a contiguous tensor."""
+        """What the transport takes of a contiguous tensor. Types that it does not have, of one byte, it moves as bytes."""
         if tensor.device.type != "cpu":
             raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU")
         tensor = tensor.detach()
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+        if tensor.dtype in _NUMBERS:
+            return tensor
+        if tensor.element_size() != 1:
+            raise ERROR(f"tern: a tensor of {tensor.dtype}: this backend has no such type")
+        return tensor.view(torch.uint8)
 
     def _op(self, what: str, options: Any, tensor: torch.Tensor) -> str:
         name = next((name for name in (*_REDUCTIONS, *_OTHERS)
@@ -344,6 +350,10 @@ class Ranks:
         op = _REDUCTIONS.get(name)
         if op and tensor.dtype == torch.bool:
             op = _OF_BOOL.get(op)
+        elif tensor.is_complex():
+            op = op if op in ("sum", "avg") else None
+        elif tensor.dtype != torch.bool and tensor.dtype not in _NUMBERS:
+            raise ERROR(f"tern: {what}: {name} of {tensor.dtype} is not there: convert the tensor, for example to torch.bfloat16")
         if op is None:
             raise ERROR(f"tern: {what}: {name} of {tensor.dtype} is not there")
         return op
