@@ -5,8 +5,9 @@ machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 
-Tests use some of it, too: install.py [torch] [jax] [nixl] installs these alone.
+Tests use some of it, too: install.py [torch] [jax] [nixl] [nccl] installs these alone.
 """
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -18,19 +19,53 @@ BUILD = TOP / "build-bench"
 PEERS = BUILD / "peers"
 VENV = BUILD / "venv"
 TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
-# For the processor alone PyPI has no build, so some 5 GB of it are NVIDIA's libraries, which are not used.
+# PyPI has no build of PyTorch for the processor alone, so some 5 GB of it are NVIDIA's libraries, which are not used.
 TORCH_WHEEL = "torch==2.15.0"
-TORCH = BUILD / "torch"  # a virtual environment
 JAX_WHEEL = "jax==0.10.2"
-JAX = BUILD / "jax"  # a virtual environment
-NIXL_WHEELS = {"nixl-cu12": "1.5.1", "nixl-cu13": "1.5.1", "nixl": "1.5.1"}
-NIXL = BUILD / "nixl"  # a virtual environment, with Debian's PyTorch
+# tests/plugins/nccl_real.py knows the memory layout of this version.
+NCCL_WHEEL = "nvidia-nccl-cu12==2.28.9"
 MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
+NIXL_WHEELS = {"nixl-cu12": "1.5.1", "nixl-cu13": "1.5.1", "nixl": "1.5.1"}
 # A release build of UCX. Debian's has assertions, and checks the parameters of each call.
 UCX_WHEEL = "libucx-cu12==1.22.0"
 UCX_RELEASE = BUILD / "ucx/libucx"
 UCX_PERFTEST = {"libucx-dev": "ucx_perftest", "libucx-cu12": str(UCX_RELEASE / "bin/ucx_perftest")}
 SYSTEM_PYTHON = "/usr/bin/python3"  # it finds Debian's python3-torch
+
+
+@dataclasses.dataclass
+class Environment:
+    """A virtual environment below build-bench, with a wheel of PyPI."""
+    folder: Path
+    wheel: str
+    size: str  # of what is installed
+    more: tuple[str, ...] = ()  # further arguments of pip install
+
+    def python(self):
+        return str(self.folder / "bin/python")
+
+    def site(self):
+        """The folder of its packages; as long as there is none, one that does not exist."""
+        return next(self.folder.glob("lib/python*/site-packages"), self.folder / "site-packages")
+
+    def has(self, wheel):
+        """True if the wheel is there in this version: pip writes RECORD last."""
+        name = wheel.replace("-", "_").replace("==", "-")
+        return (self.site() / f"{name}.dist-info/RECORD").exists()
+
+    def install(self, say, *options):
+        """Installs the wheel if it is missing. Returns why that failed; "" if it is there. `options`: of venv."""
+        if self.has(self.wheel):
+            return ""
+        say(f"  installing: {self.wheel} from PyPI, into build-bench/{self.folder.name} ({self.size})")
+        return run_steps([SYSTEM_PYTHON, "-m", "venv", *options, str(self.folder)],
+                         [self.python(), "-m", "pip", "install", "-q", *self.more, self.wheel])
+
+
+TORCH = Environment(BUILD / "torch", TORCH_WHEEL, "5 GB", ("numpy",))
+JAX = Environment(BUILD / "jax", JAX_WHEEL, "0.6 GB")
+NCCL = Environment(BUILD / "nccl", NCCL_WHEEL, "0.4 GB", ("--no-deps",))
+NIXL = Environment(BUILD / "nixl", f"nixl-cu12=={NIXL_WHEELS['nixl-cu12']}", "70 MB", ("--no-deps",))
 
 # Package, and a file or program that shows that it is there.
 PACKAGES = [
@@ -103,10 +138,9 @@ def run_steps(*steps):
     return ""
 
 
-def in_venv(*arguments, venv=VENV):
-    """Runs Python in the virtual environment, which it makes first."""
-    return run_steps([SYSTEM_PYTHON, "-m", "venv", str(venv)],
-                     [str(venv / "bin/python"), *arguments])
+def in_venv(*arguments):
+    """Runs Python in the virtual environment of TensorFlow, which it makes first."""
+    return run_steps([SYSTEM_PYTHON, "-m", "venv", str(VENV)], [str(VENV / "bin/python"), *arguments])
 
 
 def has_tensorflow():
@@ -128,59 +162,44 @@ def tensorflow(say):
 
 
 def has_torch():
-    return any(TORCH.glob("lib/python*/site-packages/torch-*.dist-info/RECORD"))
+    return TORCH.has(TORCH_WHEEL)
 
 
 def torch_python():
     """The Python that has the newest PyTorch: that of PyPI, or else Debian's."""
-    return str(TORCH / "bin/python") if has_torch() else SYSTEM_PYTHON
-
-
-def torch(say):
-    """Installs PyPI's PyTorch if it is missing. Returns why that failed; "" if it is there."""
-    if has_torch():
-        return ""
-    say(f"  installing: {TORCH_WHEEL} from PyPI, into build-bench/torch (5 GB)")
-    return in_venv("-m", "pip", "install", "-q", TORCH_WHEEL, "numpy", venv=TORCH)
-
-
-def jax(say):
-    """Installs JAX if it is missing. Returns why that failed; "" if it is there."""
-    if any(JAX.glob("lib/python*/site-packages/jax-*.dist-info/RECORD")):
-        return ""
-    say(f"  installing: {JAX_WHEEL} from PyPI, into build-bench/jax (0.6 GB)")
-    return in_venv("-m", "pip", "install", "-q", JAX_WHEEL, venv=JAX)
-
-
-def has_nixl():
-    return any(NIXL.glob("lib/python*/site-packages/nixl_cu12-*.dist-info/RECORD"))
-
-
-def has_mooncake():
-    return any(NIXL.glob("lib/python*/site-packages/mooncake_transfer_engine_non_cuda-*.dist-info/RECORD"))
+    return TORCH.python() if has_torch() else SYSTEM_PYTHON
 
 
 def nixl(say):
-    """Installs NIXL if it is missing. Returns why that failed; "" if it is there. It imports PyTorch; PyPI's has a
-    transport on NIXL, so NIXL is installed there, too, if it is there, with the wheel for the same CUDA."""
+    """Installs NIXL if it is missing. Returns why that failed; "" if it is there. It imports PyTorch, and finds Debian's.
+    PyPI's PyTorch has a transport on NIXL. If it is there, NIXL is installed beside it, too, with the wheel for the same
+    CUDA."""
+    why = NIXL.install(say, "--system-site-packages")
     wheels = [f"{name}=={version}" for name, version in NIXL_WHEELS.items()]
-    if not has_nixl():
-        say(f"  installing: {wheels[0]} from PyPI, into build-bench/nixl (70 MB)")
-        why = run_steps([SYSTEM_PYTHON, "-m", "venv", "--system-site-packages", str(NIXL)],
-                        [str(NIXL / "bin/python"), "-m", "pip", "install", "-q", "--no-deps", wheels[0]])
-        if why:
-            return why
-    if has_torch() and not any(TORCH.glob("lib/python*/site-packages/nixl-*.dist-info/RECORD")):
-        return in_venv("-m", "pip", "install", "-q", "--no-deps", *wheels, venv=TORCH)
-    return ""
+    if why or not has_torch() or all(TORCH.has(wheel) for wheel in wheels):
+        return why
+    return run_steps([TORCH.python(), "-m", "pip", "install", "-q", "--no-deps", *wheels])
+
+
+# By name. Each takes a function that prints a line, and returns why it failed, or "".
+FROM_PYPI = {"torch": TORCH.install, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install}
+# Those of ./run test plugins, in this order. None of its tests uses JAX, which has no plug-in.
+PLUGINS = ("torch", "nixl", "nccl")
+
+
+def plugins(say):
+    """Installs what ./run test plugins needs. Returns {package: why it is missing}."""
+    reasons = packages(PYTHON_PACKAGES, say)
+    reasons.update({name: FROM_PYPI[name](say) for name in PLUGINS})
+    return {name: why for name, why in reasons.items() if why}
 
 
 def mooncake(say):
     """Installs Mooncake's transfer engine where NIXL is, if it is missing. Returns why that failed; "" if it is there."""
-    if has_mooncake():
+    if NIXL.has(MOONCAKE_WHEEL):
         return ""
     say(f"  installing: {MOONCAKE_WHEEL} from PyPI, into build-bench/nixl (46 MB)")
-    return run_steps([str(NIXL / "bin/python"), "-m", "pip", "install", "-q", "--no-deps", MOONCAKE_WHEEL])
+    return run_steps([NIXL.python(), "-m", "pip", "install", "-q", "--no-deps", MOONCAKE_WHEEL])
 
 
 def ucx_release(say):
@@ -214,8 +233,9 @@ def build(tern_build, grpc_release, say, top=TOP):
     return ""
 
 
-# What only some questions need: name -> (True if it is there, function that installs it). Mooncake goes where NIXL is.
-EXTRAS = {"torch": (has_torch, torch), "nixl-cu12": (has_nixl, nixl), "mooncake": (has_mooncake, mooncake)}
+# What only some questions need: name -> (function that tells whether it is there, function that installs it).
+EXTRAS = {"torch": (has_torch, TORCH.install), "nixl-cu12": (lambda: NIXL.has(NIXL.wheel), nixl),
+          "mooncake": (lambda: NIXL.has(MOONCAKE_WHEEL), mooncake)}
 
 
 def peers(in_python, may_install, extras=(), say=lambda text: print(text, file=sys.stderr)):
@@ -251,7 +271,7 @@ def programs(tern_build, grpc_release="", say=lambda text: print(text, file=sys.
 
 
 if __name__ == "__main__":
-    reasons = {name: {"torch": torch, "jax": jax, "nixl": nixl}[name](print) for name in sys.argv[1:]}
+    reasons = {name: FROM_PYPI[name](print) for name in sys.argv[1:]}
     for name, reason in reasons.items():
         if reason:
             print(f"  {name} cannot be installed, and its tests are skipped: {reason}")

@@ -37,7 +37,7 @@ def transfers(plan):
     points = [(size, rounds_of(size, plan.sizes(4000, 400), least=10, bytes_in_all=plan.sizes(2048, 256) * M))
               for size in SIZES]
     words = ["--size", ",".join(str(size) for size, _ in points), "--rounds", ",".join(str(n) for _, n in points)]
-    program = [str(install.NIXL / "bin/python"), str(install.TOP / "bench/peers/transfers.py"), *words, "--engine"]
+    program = [install.NIXL.python(), str(install.TOP / "bench/peers/transfers.py"), *words, "--engine"]
     quiet = {"NIXL_LOG_LEVEL": "ERROR", **who.KEEP_MEMORY}
     tern = {**quiet, "NIXL_PLUGIN_DIR": str(plugin_folder(plan))}
 

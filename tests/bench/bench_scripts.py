@@ -478,7 +478,7 @@ def a_sweep_says_how_many_times_as_long_a_setting_takes():
 
 
 def training_is_installed_for_only_if_it_is_asked():
-    with mock.patch.dict(install.EXTRAS, {"torch": (lambda: False, install.torch)}):
+    with mock.patch.dict(install.EXTRAS, {"torch": (lambda: False, None)}):
         assert [("torch" in install.peers(True, False, asked)) for asked in ((), ("torch",))] == [False, True]
 
 

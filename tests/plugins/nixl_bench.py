@@ -14,11 +14,10 @@ SIZES = (64, 65536)
 
 
 def main():
-    python = install.NIXL / "bin/python"
-    if not python.exists():
+    if not install.NIXL.has(install.NIXL.wheel):
         print("skipped: bench/install.py has not installed NIXL")
         sys.exit(77)
-    command = [str(python), str(TOP / "bench/peers/transfers.py"), "--engine", "nixl:TERN",
+    command = [install.NIXL.python(), str(TOP / "bench/peers/transfers.py"), "--engine", "nixl:TERN",
                "--size", ",".join(map(str, SIZES)), "--rounds", ",".join("20" for _ in SIZES)]
     environment = {**os.environ, "NIXL_PLUGIN_DIR": str(Path(sys.argv[1]).resolve().parent), "NIXL_LOG_LEVEL": "ERROR"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
