@@ -15,6 +15,7 @@ ENVIRONMENT = {
 SKIPPED = 77
 
 CASE = re.compile(r"^(ok|not ok)\b(?:\s+(\d+))?\s*(?:-\s*)?(.*)$")
+KILLED = re.compile(r"^# (\d+) processes killed, seed \d+$", re.MULTILINE)  # tests/harness/kills.py
 SKIP = re.compile(r"#\s*SKIP\b\s*(.*)$", re.IGNORECASE)
 
 
@@ -79,6 +80,7 @@ class Count:
         self.told = []  # the last lines of programs that failed: (program, lines)
         self.skipped = []  # (suite, program, case, reason, configuration)
         self.seconds = []  # (duration, program with its configuration)
+        self.killed = []  # processes that tests have killed on purpose: (number, program with its configuration)
 
     def add_program(self, where, test):
         """Counts the cases of one program, which ran in the configuration `where`. A program that ended wrongly
@@ -88,6 +90,9 @@ class Count:
         name = f"[{where}] {program}"
         if "duration" in test:
             self.seconds.append((test["duration"], name))
+        killed = KILLED.findall(test.get("stdout", ""))
+        if killed:
+            self.killed.append((sum(map(int, killed)), name))
         plan, cases = cases_of(test.get("stdout", ""))
         for verdict, case, reason in cases:
             if verdict == "pass":
@@ -145,10 +150,13 @@ class Count:
                 for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
 
     def report(self):
-        """Prints the slowest programs, the skipped cases, the failed ones with their last lines (for readers
+        """Prints the slowest programs, how many processes tests have killed, the skipped cases, the failed ones with their last lines (for readers
         who see only the end of a log) and, last, the numbers. Returns the exit status."""
         for line in self.slowest_lines():
             print(f"slowest: {line}")
+        if self.killed:
+            print(f"killed: {sum(number for number, _ in self.killed)} processes, each of which the others have named:",
+                  ", ".join(f"{number} by {name}" for number, name in self.killed))
         for line in self.skipped_lines():
             print(f"skipped: {line}")
         if self.skipped and not self.verbose:

@@ -4,7 +4,7 @@ the ranks of a communicator find each other, can be told to use the plug-in (NCC
 as ncclCommInitRank calls it. These are functions that NCCL does not export, and fields of its struct ncclComm. So this
 works with the versions whose layout is below, and any other is skipped.
 
-The library is that of the variable TERN_NCCL_LIBRARY, or the CUDA toolkit's.
+The library is that of the variable TERN_NCCL_LIBRARY, PyPI's that bench/install.py installs, or the CUDA toolkit's.
 
 usage: nccl_real.py PLUG-IN, or as a rank: nccl_real.py rank PLUG-IN LIBRARY RANK RANKS ACT
 """
@@ -15,17 +15,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
+TOP = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "bench")]
+import install  # noqa: E402
+import kills  # noqa: E402
 import tap  # noqa: E402
 
 RANKS = 3
 ROUNDS = 3
 PART = 1 << 20
 LIMIT_S = 100
-PLACES = ("/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/targets/x86_64-linux/lib/libnccl.so.2",
-          "/usr/lib/x86_64-linux-gnu/libnccl.so.2")
+PLACES = (str(install.NCCL.site() / "nvidia/nccl/lib/libnccl.so.2"), "/usr/local/cuda/lib64/libnccl.so.2",
+          "/usr/local/cuda/targets/x86_64-linux/lib/libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2")
 # By ncclGetVersion(): the size of struct ncclComm, and where its fields are.
 LAYOUTS = {22809: {"size": 1082968, "rank": 1066192, "nRanks": 1066196, "abortFlag": 1069048, "sharedRes": 136,
                    "ncclNet": 26320, "ncclNetVer": 26348, "bootstrap": 26376, "netName": 1075624, "trafficClass": 1075636}}
@@ -201,24 +205,30 @@ def under_the_name_that_nccl_looks_for_no_round_forgets_the_plug_in():
 
 
 def a_killed_rank_is_named_by_the_others():
-    for fabrics in ("auto", "tcp"):
-        with Ranks("die", NCCL_NET_PLUGIN=PLUGIN, TERN_FABRICS=fabrics) as ranks:
+    """Both others hear of it from Tern, unless the first of them has ended before: that one may be named then."""
+    moments = kills.moments(2 * kills.FEW, 0.1)
+    for number, moment in enumerate(moments):
+        with Ranks("die", NCCL_NET_PLUGIN=PLUGIN, TERN_FABRICS=("auto", "tcp")[number % 2]) as ranks:
             ranks.pass_id()
             for rank in range(RANKS):
                 ranks.wait(rank, "ready")
-            victim = ranks.running[1].pid
-            os.kill(victim, signal.SIGKILL)
-            for rank in (0, 2):
+            time.sleep(moment)
+            victim = number // 2 % RANKS
+            pid = ranks.running[victim].pid
+            os.kill(pid, signal.SIGKILL)
+            others = [rank for rank in range(RANKS) if rank != victim]
+            for rank in others:
                 ranks.wait(rank, "failed")
                 ranks.end(rank)
-            told = f"NET/Tern : .*pid {victim} .*: (Connection reset by peer|the peer's process has ended)"
-            named = [rank for rank in (0, 2) if re.search(told, "".join(ranks.said[rank]))]
+            told = f"NET/Tern : .*pid {pid} .*: (Connection reset by peer|the peer's process has ended)"
+            named = [rank for rank in others if re.search(told, "".join(ranks.said[rank]))]
             assert named, ranks.all()
+    kills.tell(len(moments))
 
 
 def library():
-    """The library whose layout is known, and why there is none."""
-    named = os.environ.get("TERN_NCCL_LIBRARY")
+    """The first library whose layout is known, and why there is none."""
+    named, unknown = os.environ.get("TERN_NCCL_LIBRARY"), []
     for path in [named] if named else PLACES:
         if not os.path.exists(path):
             continue
@@ -226,8 +236,9 @@ def library():
         ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
         if version.value in LAYOUTS:
             return os.path.realpath(path), ""
-        return None, f"{path} is NCCL {version.value}: the layout of its communicator is not known here"
-    return None, f"no NCCL here (TERN_NCCL_LIBRARY={named or ''})"
+        unknown.append(f"{path} is NCCL {version.value}")
+    return None, (f"the layout of a communicator is not known here: {', '.join(unknown)}" if unknown else
+                  f"no NCCL here (TERN_NCCL_LIBRARY={named or ''}): ./run test plugins installs it")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "harness"))
+import kills  # noqa: E402
 import tap  # noqa: E402
 
 PLUGIN = Path(sys.argv[1]).resolve()
@@ -37,7 +39,7 @@ def use_a_python_with_nixl():
     has_nixl = [python, "-c", "import nixl_cu12"]
     if os.access(python, os.X_OK) and subprocess.run(has_nixl, capture_output=True).returncode == 0:
         os.execv(python, [python, *sys.argv])
-    print(f"skipped: no Python has NIXL: ./run test{' long' if newest else ''} installs it")
+    print(f"skipped: no Python has NIXL: ./run test{' plugins' if newest else ''} installs it")
     sys.exit(77)
 
 
@@ -201,25 +203,53 @@ def forget(a, name):
         assert "NOT_FOUND" in repr(error).upper(), repr(error)
 
 
+def error_while(a, handle, target, number, after_s):
+    """Sends the signal to the target while the handle transfers again and again. Returns what NIXL says then."""
+    later = threading.Timer(after_s, os.kill, (target.process.pid, number))
+    later.start()
+    said = error_of(lambda: repeat(a, handle))
+    later.join()
+    return said
+
+
 def a_target_that_is_killed_is_gone_and_may_start_again():
     a = agent("I", ["TERN"])
     data = np.zeros(SIZE, dtype=np.uint8)
     registered(a, data, "TERN")
     target = Target("T", ["TERN"], 1)
+    moments = kills.moments(kills.FEW, 0.1)
+    for number, moment in enumerate(moments, 1):
+        a.add_remote_agent(target.metadata)
+        read = prepare(a, target, data, "READ", "TERN")
+        assert end_of(a, read, a.transfer(read)) == "DONE"
+        assert "DISCONNECT" in error_while(a, read, target, signal.SIGKILL, moment)
+        target.end(signal.SIGKILL)
+        forget(a, "T")
+        target = Target("T", ["TERN"], number + 1)
+        a.add_remote_agent(target.metadata)
+        assert "NOT_FOUND" in error_of(lambda: a.transfer(read))
+        a.release_xfer_handle(read)
+        again = prepare(a, target, data, "READ", "TERN")
+        assert end_of(a, again, a.transfer(again)) == "DONE"
+        assert (data == number + 1).all()
+        a.release_xfer_handle(again)
+        a.remove_remote_agent("T")
+    kills.tell(len(moments))
+    target.end()
+
+
+def a_target_that_is_stopped_is_gone_after_the_timeout():
+    os.environ["TERN_DEAD_TIMEOUT"] = "1"
+    a = agent("I", ["TERN"])
+    del os.environ["TERN_DEAD_TIMEOUT"]
+    data = np.zeros(SIZE, dtype=np.uint8)
+    registered(a, data, "TERN")
+    target = Target("T", ["TERN"], 1)
     a.add_remote_agent(target.metadata)
     read = prepare(a, target, data, "READ", "TERN")
-    assert end_of(a, read, a.transfer(read)) == "DONE"
-    target.end(signal.SIGKILL)
-    assert "DISCONNECT" in error_of(lambda: repeat(a, read))
-    forget(a, "T")
-    target = Target("T", ["TERN"], 2)
-    a.add_remote_agent(target.metadata)
-    assert "NOT_FOUND" in error_of(lambda: a.transfer(read))
+    assert "DISCONNECT" in error_while(a, read, target, signal.SIGSTOP, 0.02)
     a.release_xfer_handle(read)
-    again = prepare(a, target, data, "READ", "TERN")
-    assert end_of(a, again, a.transfer(again)) == "DONE"
-    assert (data == 2).all()
-    target.end()
+    target.end(signal.SIGKILL)
 
 
 def the_vtable_of_the_wheel_is_in_the_order_of_our_declarations():
@@ -281,4 +311,4 @@ def pytorch_transfers():
 if __name__ == "__main__":
     tap.run([the_vtable_of_the_wheel_is_in_the_order_of_our_declarations, both_backends_transfer_in_one_agent,
              a_request_is_posted_100000_times, a_target_that_is_killed_is_gone_and_may_start_again,
-             pytorch_transfers])
+             a_target_that_is_stopped_is_gone_after_the_timeout, pytorch_transfers])

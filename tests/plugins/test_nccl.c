@@ -13,12 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tests/plugins/kills.h"
 #include "tests/plugins/nccl_driver.h"
 
 #define LIMIT_NS (60 * TERN_NS_PER_S)
@@ -542,62 +544,189 @@ static void test_another_thread_may_register_memory(void **state)
 
 /* ---- other processes ---- */
 
-/* The other process: connects to the handle, and sends without end. */
-static int send_without_end(const char *version, const char *hex)
+/* Part number i of a process that sends, and how many bytes of it the process sends. */
+static void fill_part(struct end *e, unsigned i)
 {
-	unsigned char handle[HANDLE_BYTES] = {0};
-	struct end e = {0};
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (unsigned i = 0; i < HANDLE_BYTES && hex[2 * i]; i++)
-		sscanf(hex + 2 * i, "%2hhx", &handle[i]);
-	init(&e.d, (unsigned)atoi(version));
-	while (!e.comm)
-		if (driver_connect(&e.d, handle, &e.comm) != 0)
-			return 1;
-	add_memory(&e);
-	for (unsigned i = 0;; i++) {
-		void *request = send_part(&e, i % DEPTH, i % 3 ? PART : 100, 0);
-
-		if (end_all(&e, &request, 1, NULL) != 0)
-			return 1;
-	}
+	fill(e->data + (size_t)(i % DEPTH) * PART, PART, i % DEPTH);
 }
 
-static pid_t start_sender(const char *handle, unsigned version)
+static size_t part_bytes(unsigned i)
 {
-	char number[8], hex[2 * HANDLE_BYTES + 1];
-	pid_t pid;
-
-	snprintf(number, sizeof(number), "%u", version);
-	for (unsigned i = 0; i < HANDLE_BYTES; i++)
-		snprintf(hex + 2 * i, 3, "%02x", (unsigned char)handle[i]);
-	pid = fork();
-	if (pid == 0) {
-		execl("/proc/self/exe", "test_nccl", plugin, number, hex, NULL);
-		_exit(127);
-	}
-	return pid;
+	return i % 3 ? PART : 100;
 }
 
-/* Receives until that fails. Returns the result; `received` parts came before. */
+/* Sends until that fails. Returns the result; `sent` parts were sent before. */
+static int send_until_error(struct end *e, unsigned *sent)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < DEPTH; i++)
+		fill_part(e, i);
+	for (*sent = 0; r == 0; *sent += r == 0) {
+		void *request = NULL;
+
+		r = driver_send(&e->d, e->comm, e->data + (size_t)(*sent % DEPTH) * PART,
+			part_bytes(*sent), 0, e->memory, &request);
+		if (r == 0)
+			r = end_all(e, &request, 1, NULL);
+	}
+	return r;
+}
+
+/* Receives the next part, and checks its bytes. */
+static int receive_one(struct end *e, unsigned *received)
+{
+	void *data = e->data, *memory = e->memory, *request = NULL;
+	size_t bytes = PART;
+	int tag = 0, sizes[1][PARTS], r;
+
+	r = driver_receive(&e->d, e->comm, 1, &data, &bytes, &tag, &memory, &request);
+	if (r == 0)
+		r = end_all(e, &request, 1, sizes);
+	if (r != 0)
+		return r;
+	assert_int_equal(sizes[0][0], part_bytes(*received));
+	assert_true(is_filled(e->data, part_bytes(*received), *received % DEPTH));
+	++*received;
+	return 0;
+}
+
 static int receive_until_error(struct end *e, unsigned *received)
 {
 	int r = 0;
 
 	*received = 0;
-	while (r == 0) {
-		void *data = e->data, *memory = e->memory, *request = NULL;
-		size_t bytes = PART;
-		int tag = 0;
-
-		r = driver_receive(
-			&e->d, e->comm, 1, &data, &bytes, &tag, &memory, &request);
-		if (r == 0)
-			r = end_all(e, &request, 1, NULL);
-		*received += r == 0;
-	}
+	while (r == 0)
+		r = receive_one(e, received);
 	return r;
+}
+
+/* A listener, which all others may connect to again and again. */
+struct place {
+	struct driver d;
+	void *listener;
+	char handle[HANDLE_BYTES];
+};
+
+static void open_place(struct place *p, unsigned version)
+{
+	init(&p->d, version);
+	assert_int_equal(driver_listen(&p->d, p->handle, &p->listener), 0);
+}
+
+static void close_place(struct place *p)
+{
+	assert_int_equal(driver_close_listener(&p->d, p->listener), 0);
+	assert_int_equal(driver_finalize(&p->d), 0);
+}
+
+static void accept_one(struct place *p, struct end *e)
+{
+	uint64_t limit_ns = tern_clock_ns() + LIMIT_NS;
+
+	*e = (struct end){.d = p->d};
+	while (!e->comm && tern_clock_ns() < limit_ns)
+		assert_int_equal(driver_accept(&p->d, p->listener, &e->comm), 0);
+	assert_non_null(e->comm);
+	add_memory(e);
+}
+
+static void connect_to(const struct driver *d, char *handle, struct end *e)
+{
+	uint64_t limit_ns = tern_clock_ns() + LIMIT_NS;
+
+	*e = (struct end){.d = *d};
+	while (!e->comm && tern_clock_ns() < limit_ns)
+		assert_int_equal(driver_connect(d, handle, &e->comm), 0);
+	assert_non_null(e->comm);
+	add_memory(e);
+}
+
+/* The other process: reads a handle from stdin, connects to it, and sends without end. */
+static int be_sender(unsigned version)
+{
+	char handle[HANDLE_BYTES];
+	struct driver d;
+	struct end e;
+	unsigned sent;
+
+	if (read(0, handle, sizeof(handle)) != sizeof(handle))
+		return 1;
+	init(&d, version);
+	connect_to(&d, handle, &e);
+	return send_until_error(&e, &sent);
+}
+
+/* The other process: listens, writes its handle to stdout, and receives without end. */
+static int be_receiver(unsigned version)
+{
+	unsigned received;
+	struct place p;
+	struct end e;
+
+	open_place(&p, version);
+	if (write(1, p.handle, HANDLE_BYTES) != HANDLE_BYTES)
+		return 1;
+	accept_one(&p, &e);
+	return receive_until_error(&e, &received);
+}
+
+/* Starts the other process. Its stdin and its stdout are one socket, whose other end is *fd. */
+static pid_t start_child(const char *part, unsigned version, int *fd)
+{
+	char number[8];
+	int pair[2];
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	snprintf(number, sizeof(number), "%u", version);
+	pid = fork();
+	if (pid == 0) {
+		dup2(pair[1], 0);
+		dup2(pair[1], 1);
+		for (int other = 3; other < 200; other++)
+			close(other);
+		execl("/proc/self/exe", "test_nccl", plugin, part, number, NULL);
+		_exit(127);
+	}
+	close(pair[1]);
+	*fd = pair[0];
+	return pid;
+}
+
+/* Starts a process that sends to this one. */
+static pid_t start_sender(struct place *p, struct end *e)
+{
+	int fd;
+	pid_t pid = start_child("sender", p->d.version, &fd);
+
+	assert_int_equal(write(fd, p->handle, HANDLE_BYTES), HANDLE_BYTES);
+	close(fd);
+	accept_one(p, e);
+	return pid;
+}
+
+/* Starts a process that receives from this one. */
+static pid_t start_receiver(struct place *p, struct end *e)
+{
+	char handle[HANDLE_BYTES];
+	int fd;
+	pid_t pid = start_child("receiver", p->d.version, &fd);
+
+	assert_int_equal(read(fd, handle, HANDLE_BYTES), HANDLE_BYTES);
+	close(fd);
+	connect_to(&p->d, handle, e);
+	return pid;
+}
+
+/* Kills a process that has not ended by itself. */
+static void end_child(pid_t pid)
+{
+	int status;
+
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 static void *signal_later(void *arg)
@@ -609,63 +738,115 @@ static void *signal_later(void *arg)
 	return NULL;
 }
 
-/* Lets a child send until it gets the signal, and expects an error that names it. */
-static void lose_child(struct driver *d, void *listener, char *handle, unsigned version,
-	int number, int after_us)
+/* The last warning is of this process, and names that one. */
+static void is_named(bool sends, pid_t pid)
 {
-	uint64_t limit_ns = tern_clock_ns() + LIMIT_NS;
-	struct end e = {.d = *d};
-	pid_t pid = start_sender(handle, version);
+	char name[32];
+
+	snprintf(name, sizeof(name), ", pid %d (", (int)pid);
+	if (!strstr(warned, sends ? "a send: " : "a receive: ") || !strstr(warned, name))
+		fail_msg("not a cause: %s", warned);
+}
+
+/* Lets a child send or receive until it gets the signal. Expects an error that names it,
+ * now and from then on. The connection stays open. */
+static pid_t lose_child(
+	struct place *p, struct end *e, bool sends, int number, int after_us)
+{
+	pid_t pid = sends ? start_receiver(p, e) : start_sender(p, e);
 	int what[] = {pid, number, after_us};
-	unsigned received;
+	unsigned count;
 	pthread_t thread;
 
-	while (!e.comm && tern_clock_ns() < limit_ns)
-		assert_int_equal(driver_accept(d, listener, &e.comm), 0);
-	assert_non_null(e.comm);
-	add_memory(&e);
 	*warned = '\0';
 	assert_int_equal(pthread_create(&thread, NULL, signal_later, what), 0);
-	assert_int_equal(receive_until_error(&e, &received), NCCL_REMOTE_ERROR);
+	assert_int_equal(
+		sends ? send_until_error(e, &count) : receive_until_error(e, &count),
+		NCCL_REMOTE_ERROR);
 	pthread_join(thread, NULL);
-	if (!strstr(warned, "a receive: ") || !strstr(warned, "pid ") ||
-		!strstr(warned, ": "))
-		fail_msg("not a cause: %s", warned);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
-	close_end(&e, false);
+	is_named(sends, pid);
+	end_child(pid);
+	*warned = '\0';
+	assert_int_equal(
+		sends ? send_until_error(e, &count) : receive_until_error(e, &count),
+		NCCL_REMOTE_ERROR);
+	assert_int_equal(count, 0);
+	is_named(sends, pid);
+	return pid;
 }
 
 static void test_a_rank_that_is_killed_is_named_and_may_start_again(void **state)
 {
-	char handle[HANDLE_BYTES];
-	struct driver d;
-	void *listener;
+	unsigned count = kills_count();
+	struct place p;
+	struct end e;
 
 	(void)state;
-	init(&d, 11);
-	assert_int_equal(driver_listen(&d, handle, &listener), 0);
-	for (unsigned i = 0; i < 20; i++)
-		lose_child(&d, listener, handle, 11, SIGKILL,
-			(int)(tern_rng_at(7, i, 0, 0) % 30000));
-	assert_int_equal(driver_close_listener(&d, listener), 0);
-	assert_int_equal(driver_finalize(&d), 0);
+	open_place(&p, 11);
+	for (unsigned i = 0; i < count; i++) {
+		lose_child(&p, &e, i % 2, SIGKILL,
+			(int)(tern_rng_at(kills_seed(), i, 0, 0) % 30000));
+		close_end(&e, i % 2);
+	}
+	kills_tell(count);
+	close_place(&p);
+}
+
+/* The communicator of the former process has failed, and is closed after the new one was
+ * made. */
+static void test_a_rank_that_was_started_again_joins_a_new_communicator(void **state)
+{
+	(void)state;
+	for (unsigned sends = 0; sends < 2; sends++) {
+		unsigned received = 0, count;
+		struct place old, new;
+		struct end failed, e, to;
+		pid_t former, sender, receiver;
+
+		open_place(&old, 12);
+		former = lose_child(&old, &failed, sends, SIGKILL, 10000);
+		open_place(&new, 12);
+		sender = start_sender(&new, &e);
+		while (received < 2 * DEPTH)
+			assert_int_equal(receive_one(&e, &received), 0);
+		receiver = start_receiver(&new, &to);
+		for (unsigned i = 0; i < DEPTH; i++)
+			fill_part(&to, i);
+		for (unsigned i = 0; i < 2 * DEPTH; i++) {
+			void *request = send_part(&to, i % DEPTH, part_bytes(i), 0);
+
+			assert_int_equal(end_all(&to, &request, 1, NULL), 0);
+		}
+		*warned = '\0';
+		assert_int_equal(sends ? send_until_error(&failed, &count)
+				       : receive_until_error(&failed, &count),
+			NCCL_REMOTE_ERROR);
+		is_named(sends, former);
+		close_end(&failed, sends);
+		close_place(&old);
+		assert_int_equal(receive_one(&e, &received), 0);
+		end_child(sender);
+		end_child(receiver);
+		close_end(&e, false);
+		close_end(&to, true);
+		close_place(&new);
+	}
 }
 
 static void test_a_rank_that_stands_still_is_named(void **state)
 {
-	char handle[HANDLE_BYTES];
-	struct driver d;
-	void *listener;
-
 	(void)state;
-	setenv("TERN_DEAD_TIMEOUT", "1", 1);
-	init(&d, 12);
-	unsetenv("TERN_DEAD_TIMEOUT");
-	assert_int_equal(driver_listen(&d, handle, &listener), 0);
-	lose_child(&d, listener, handle, 12, SIGSTOP, 20000);
-	assert_int_equal(driver_close_listener(&d, listener), 0);
-	assert_int_equal(driver_finalize(&d), 0);
+	for (unsigned sends = 0; sends < 2; sends++) {
+		struct place p;
+		struct end e;
+
+		setenv("TERN_DEAD_TIMEOUT", "1", 1);
+		open_place(&p, 12);
+		unsetenv("TERN_DEAD_TIMEOUT");
+		lose_child(&p, &e, sends, SIGSTOP, 20000);
+		close_end(&e, sends);
+		close_place(&p);
+	}
 }
 
 int main(int argc, char **argv)
@@ -684,6 +865,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_memory_is_free_after_an_abort),
 		cmocka_unit_test(test_another_thread_may_register_memory),
 		cmocka_unit_test(test_a_rank_that_is_killed_is_named_and_may_start_again),
+		cmocka_unit_test(
+			test_a_rank_that_was_started_again_joins_a_new_communicator),
 		cmocka_unit_test(test_a_rank_that_stands_still_is_named),
 	};
 
@@ -691,7 +874,12 @@ int main(int argc, char **argv)
 		return 2;
 	plugin = argv[1];
 	setenv("TERN_NET_IFNAME", "=lo", 1);
-	if (argc == 4)
-		return send_without_end(argv[2], argv[3]);
+	if (argc == 4) {
+		unsigned version = (unsigned)atoi(argv[3]);
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		return strcmp(argv[2], "sender") == 0 ? be_sender(version)
+						      : be_receiver(version);
+	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import multiprocessing
 import os
-import random
 import re
 import signal
 import socket
@@ -21,13 +20,13 @@ import pytern.torch.distributed as of_tern
 import torch
 import torch.distributed as dist
 from jobs import tap
+import kills  # after jobs, which says where it is
 from pytern.torch import addresses
 
 with contextlib.suppress(ImportError):  # each rank would import it, for DistributedDataParallel
     import torch._dynamo  # noqa: F401
 
 LIMIT_S = 60
-KILLS = int(os.environ.get("TERN_PLUGIN_KILLS", 20))
 fork = multiprocessing.get_context("fork")
 
 
@@ -59,10 +58,17 @@ class Ranks:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo",
                           TERN_FABRICS=fabrics)
         self.answers = fork.Queue()
-        self.running = [fork.Process(target=be_rank, args=(self.answers, act, backend, rank, size, limit_s))
-                        for rank in range(size)]
-        for process in self.running:
-            process.start()
+        self.running = [self.start(act, backend, rank, size, limit_s) for rank in range(size)]
+
+    def start(self, *arguments):
+        process = fork.Process(target=be_rank, args=(self.answers, *arguments))
+        process.start()
+        return process
+
+    def restart(self, rank, act, port):
+        """Starts another process for a rank whose process has ended, in a group with another store."""
+        os.environ["MASTER_PORT"] = str(port)
+        self.running[rank] = self.start(act, "tern", rank, len(self.running), LIMIT_S)
 
     def __enter__(self):
         return self
@@ -400,10 +406,10 @@ def until_it_fails(rank, size):
         return {"error": str(error)}
 
 
-def started(fabrics, **options):
+def started(fabrics, act=until_it_fails, **options):
     """Three ranks that are in the middle of their operations."""
     ready.value = 0
-    ranks = Ranks(until_it_fails, 3, fabrics=fabrics, **options)
+    ranks = Ranks(act, 3, fabrics=fabrics, **options)
     deadline = time.monotonic() + LIMIT_S
     while ready.value < 3:
         assert time.monotonic() < deadline, "the ranks do not begin"
@@ -412,17 +418,69 @@ def started(fabrics, **options):
 
 
 def a_killed_rank_is_named_by_all():
-    shuffled = random.Random(7)
-    for number in range(KILLS):
+    for number, moment in enumerate(kills.moments(kills.COUNT, 0.1)):
         with started(("auto", "tcp")[number % 2]) as ranks:
             victim = number % 3
-            time.sleep(0.1 * shuffled.random())
+            time.sleep(moment)
             os.kill(ranks.running[victim].pid, signal.SIGKILL)
             for _ in range(2):
                 rank, answer = ranks.next()
                 assert isinstance(answer, dict), answer
                 told = f"rank {victim} \\(.*pid {ranks.running[victim].pid}"
                 assert re.search(told, answer["error"]), (number, rank, victim, answer)
+    kills.tell(kills.COUNT)
+
+
+second_port = fork.Value("i", 0)
+
+
+def error_of(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def in_the_second_group(rank, size, between=lambda: None):
+    for number in range(20):
+        dist.all_reduce(tensor := torch.full((50_000,), rank + 1.0))
+        assert (tensor == size * (size + 1) / 2).all()
+        if number == 10:
+            between()
+
+
+def in_two_groups(rank, size):
+    """Works in a group until a rank dies, and then in a new one, with the process that has taken that rank's place."""
+    found = until_it_fails(rank, size)
+    old = dist.distributed_c10d._get_default_group()
+    found["still"] = error_of(lambda: dist.all_reduce(torch.ones(1)))
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(second_port.value)
+    dist.init_process_group("tern", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=LIMIT_S))
+
+    def ask_the_old_one():
+        found["after"] = error_of(lambda: old.allreduce([torch.ones(1)]).wait())
+
+    in_the_second_group(rank, size, ask_the_old_one)
+    return found
+
+
+def a_rank_that_was_started_again_is_in_a_new_group_and_the_old_one_stays_failed():
+    for number, fabrics in enumerate(("auto", "tcp", "auto", "tcp")):
+        victim = number % 3
+        with started(fabrics, act=in_two_groups) as ranks:
+            second_port.value = free_port()
+            former = ranks.running[victim].pid
+            ranks.running[victim].kill()
+            ranks.running[victim].join()
+            ranks.restart(victim, in_the_second_group, second_port.value)
+            answers = dict(ranks.next() for _ in range(3))
+        assert answers.pop(victim) is None, answers
+        for rank, answer in answers.items():
+            assert isinstance(answer, dict), (rank, answer)
+            assert f"rank {victim} (" in answer["error"] and f"pid {former} " in answer["error"], (rank, answer)
+            assert answer["still"] == answer["error"] and answer["after"] != "no error", (rank, answer)
 
 
 def a_stopped_rank_is_named_by_all():
@@ -449,8 +507,10 @@ def the_log_tells_the_fabric():
 
 
 if __name__ == "__main__":
+    print(f"# PyTorch {torch.__version__}")
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
              ddp_gives_the_bytes_that_gloo_gives, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
              a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line,
-             float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach, a_killed_rank_is_named_by_all,
-             a_stopped_rank_is_named_by_all, the_log_tells_the_fabric])
+             float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach,
+             a_killed_rank_is_named_by_all, a_stopped_rank_is_named_by_all,
+             a_rank_that_was_started_again_is_in_a_new_group_and_the_old_one_stays_failed, the_log_tells_the_fabric])

@@ -54,6 +54,14 @@ def the_slowest_programs_are_told_and_no_more_than_ten():
     assert len(slowest) == 10 and "11.0 s [gcc] p11" in slowest[0], slowest
 
 
+def the_processes_that_tests_have_killed_are_added_up():
+    count = tap_count.Count()
+    for name, number in (("a", 20), ("b", 200)):
+        count.add_program("gcc", program(name, "1..1", f"# {number} processes killed, seed 7", "ok 1 - x"))
+    line, = [line for line in report_of(count)[1] if line.startswith("killed:")]
+    assert line.startswith("killed: 220 processes") and line.endswith("20 by [gcc] a, 200 by [gcc] b"), line
+
+
 def a_case_that_was_announced_and_not_reported_has_failed():
     count = tap_count.Count()
     count.add_program("gcc", program("a", "1..2", "ok 1 - x"))
@@ -82,6 +90,7 @@ def what_a_failed_program_printed_last_stands_at_the_end():
 tap.run([skips_of_one_reason_in_one_suite_share_a_line,
          verbose_names_each_skipped_case,
          the_slowest_programs_are_told_and_no_more_than_ten,
+         the_processes_that_tests_have_killed_are_added_up,
          a_case_that_was_announced_and_not_reported_has_failed,
          what_a_failed_case_printed_is_shown_however_much_came_after_it,
          what_a_failed_program_printed_last_stands_at_the_end])
