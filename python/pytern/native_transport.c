@@ -234,8 +234,12 @@ static void on_accept(struct tern_peer *peer, void *arg)
 {
 	struct listener *self = arg;
 	struct link *l = calloc(1, sizeof(*l));
+	bool full;
 
-	if (!l || self->accepted_count >= ACCEPTED_MAX) {
+	pthread_mutex_lock(&self->context->lock);
+	full = self->accepted_count >= ACCEPTED_MAX;
+	pthread_mutex_unlock(&self->context->lock);
+	if (!l || full) {
 		free(l);
 		tern_peer_free(peer); /* which refuses it */
 		return;
@@ -321,19 +325,16 @@ static PyObject *context_listen(struct context *self, PyObject *args)
 		Py_DECREF((PyObject *)out);
 		return NULL;
 	}
-	if (self->closed) { /* by another thread */
-		LOCKED(self, tern_listener_free(out->listener));
-		out->listener = NULL;
-		Py_DECREF((PyObject *)out);
-		context_is_usable(self);
-		return NULL;
-	}
 	out->next = self->listeners;
 	out->place = &self->listeners;
 	if (out->next)
 		out->next->place = &out->next;
 	self->listeners = out;
-	return (PyObject *)out;
+	if (!self->closed)
+		return (PyObject *)out;
+	Py_DECREF((PyObject *)out); /* closed by another thread */
+	context_is_usable(self);
+	return NULL;
 }
 
 static bool listens(struct listener *self)
