@@ -5,6 +5,7 @@ usage: windows.py
        windows.py ACT ADDRESS: what another process does (serve(), below)
 """
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -393,7 +394,10 @@ def a_peer_that_stands_still_does_not_hold_up_the_end_of_a_window():
 def notifications_that_nobody_takes_end_the_connection():
     with Pair() as pair:
         note = bytes(4096)
-        requests = [pair.of_two.notify(note) for _ in range(17000)]
+        requests = []
+        with contextlib.suppress(PeerDown):  # on a slow host the peer is down before all are posted
+            for _ in range(17000):
+                requests.append(pair.of_two.notify(note))
         pair.of_two.wait_down()
         ended = 0
         for request in requests:
