@@ -3,11 +3,12 @@
 """Builds each configuration, runs its suites, and counts single cases (see tap_count.py).
 The last line is always "N passed, N failed, N skipped".
 
-usage: run_all.py [--verbose] [CONFIGURATION|quick|long...]
+usage: run_all.py [--verbose] [CONFIGURATION|quick|plugins|long...]
 
-Without a name: all configurations, and the quick cases in the virtual machine. quick is gcc. long is
-what takes too long for every change: suite long of the gcc build, what the sanitizers leave out (suite
-rest), and all cases in the virtual machine.
+Without a name: all configurations, and the quick cases in the virtual machine. quick is gcc. plugins is Tern under
+other frameworks, which it installs: suite plugins of the gcc build, with many processes killed. long is what takes too
+long for every change: suite long of the gcc build, plugins, what the sanitizers leave out (suite rest), and all cases
+in the virtual machine.
 """
 import argparse
 import json
@@ -21,8 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "tests" / "system" / "rdma")]
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "tests" / "system" / "rdma"), str(TOP / "bench")]
 import in_vm  # noqa: E402
+import install  # noqa: E402
 import tap_count  # noqa: E402
 
 BUILDS = TOP / "build-test"
@@ -52,7 +54,11 @@ CONFIGURATIONS = [
 CXX = {"gcc": "g++", "clang": "clang++"}
 
 # The builds that the other parts use.
-NEEDED = {in_vm.WHERE: ["gcc"], "long": ["gcc", "asan"]}
+NEEDED = {in_vm.WHERE: ["gcc"], "plugins": ["gcc"], "long": ["gcc", "asan"]}
+
+# How many processes each test of ./run test plugins kills that kills any (tests/harness/kills.py), and a factor on the
+# tests' own time limits, which are for 20.
+KILLS, KILLS_FACTOR = 200, 6
 
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1:strict_string_checks=1",
@@ -165,15 +171,15 @@ class Progress:
         return f"{self.name}: {self.done:>7} {test:<36} {result.lower():<8} {seconds}"
 
 
-def run_tests(count, name, directory, limit, selection):
+def run_tests(count, name, directory, limit, selection, environment={}):
     """Runs those tests of the build in `directory` that `selection` (options of `meson test`) selects, and counts
-    their cases."""
+    their cases. `environment`: variables for the tests."""
     log = directory / "meson-logs" / "testlog.json"
     for old in log.parent.glob("testlog*.json"):
         old.unlink()
     progress = Progress(name)
     command = ["meson", "test", "-C", str(directory), "--no-rebuild", "--num-processes", str(TESTS_AT_ONCE)]
-    status, lines = stream([*command, *selection], dict(os.environ, **ENVIRONMENT), limit,
+    status, lines = stream([*command, *selection], dict(os.environ, **ENVIRONMENT, **environment), limit,
                            progress.line_of_test)
     progress.timer.cancel()
     logs = [*log.parent.glob("testlog*.json")]  # the file's name contains that of meson's setup
@@ -204,11 +210,24 @@ def run_rdma(count, builder, when):
         in_vm.run_suite(count, BUILDS / "gcc", BUILDS / "asan", when)
 
 
+def run_plugins(count, builder):
+    """Runs Tern under other frameworks, which it installs. One that cannot be installed is counted as skipped."""
+    for name, why in install.plugins(print).items():
+        count.skip("plugins", name, "all", f"{name} cannot be installed: {why}", "plugins")
+    if not builder.has("gcc"):
+        return
+    chosen = {"TERN_PLUGIN_KILLS": str(KILLS), "TERN_PLUGIN_SEED": str(time.time_ns() % 1_000_000)}
+    chosen.update({name: os.environ[name] for name in chosen if name in os.environ})
+    print(f"plugins: {' '.join(f'{name}={value}' for name, value in chosen.items())}", flush=True)
+    run_tests(count, "plugins", BUILDS / "gcc", LONG_LIMIT_S,
+              ["--setup", "long", "--suite", "plugins", "-t", str(KILLS_FACTOR)], chosen)
+
+
 def run_long(count, builder):
     for configuration, suite in zip(CONFIGURATIONS, ("long", "rest")):
         if builder.has(configuration[0]):
             run_tests(count, suite, BUILDS / configuration[0], LONG_LIMIT_S,
-                      ["--setup", "long", "--suite", suite, "-t", str(configuration[-1])])
+                      ["--setup", "long", "--suite", suite, "--no-suite", "plugins", "-t", str(configuration[-1])])
     run_rdma(count, builder, "full")
 
 
@@ -233,6 +252,8 @@ def main():
                 run(count, builder, configuration)
         if in_vm.WHERE in asked:
             run_rdma(count, builder, "quick")
+        if {"plugins", "long"} & {*asked}:
+            run_plugins(count, builder)
         if "long" in asked:
             run_long(count, builder)
     return count.report()

@@ -482,6 +482,24 @@ def training_is_installed_for_only_if_it_is_asked():
         assert [("torch" in install.peers(True, False, asked)) for asked in ((), ("torch",))] == [False, True]
 
 
+def a_wheel_is_installed_unless_it_is_there_in_its_version():
+    with tempfile.TemporaryDirectory() as directory:
+        wanted = install.Environment(Path(directory), "some-wheel==2.0", "1 MB", ("--no-deps",))
+
+        def answers():
+            said, steps = [], []
+            with mock.patch.object(install, "run_steps", lambda *asked: steps.extend(asked) or "ERROR: no such wheel"):
+                return wanted.install(said.append), said, [" ".join(step[-3:]) for step in steps]
+
+        for version, there in (("1.0", False), ("2.0", True)):
+            record = Path(directory) / f"lib/python3.11/site-packages/some_wheel-{version}.dist-info/RECORD"
+            record.parent.mkdir(parents=True)
+            record.touch()
+            why, said, steps = answers()
+            assert bool(why) == bool(said) == bool(steps) == (not there), (version, why, said, steps)
+            assert there or (why, steps[-1]) == ("ERROR: no such wheel", "-q --no-deps some-wheel==2.0"), (why, steps)
+
+
 def a_quick_run_neither_asks_nor_installs_peers_in_python():
     pythons = {peer.python for peer in contenders.ps_peers() if peer.python}
     for quick in (False, True):
@@ -805,6 +823,7 @@ tap.run([
     a_sweep_changes_one_thing_of_peers_that_exist,
     a_sweep_says_how_many_times_as_long_a_setting_takes,
     training_is_installed_for_only_if_it_is_asked,
+    a_wheel_is_installed_unless_it_is_there_in_its_version,
     a_quick_run_neither_asks_nor_installs_peers_in_python,
     results_are_json_with_a_line_for_each_point,
     other_runs_of_a_contender_that_failed_are_dropped_too,

@@ -881,5 +881,7 @@ int main(int argc, char **argv)
 		return strcmp(argv[2], "sender") == 0 ? be_sender(version)
 						      : be_receiver(version);
 	}
+	if (argc == 3)
+		cmocka_set_test_filter(argv[2]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

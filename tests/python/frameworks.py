@@ -12,7 +12,7 @@ from pathlib import Path
 DEBIAN = "/usr/bin/python3"
 BENCH = Path(__file__).resolve().parents[2] / "build-bench"
 NEWEST = os.environ.get("TERN_TEST_NEWEST") == "1"
-WHERE = {"torch": "./run test long" if NEWEST else "apt-get install python3-torch", "jax": "./run test"}
+WHERE = {"torch": "./run test plugins" if NEWEST else "apt-get install python3-torch", "jax": "./run test"}
 
 
 def has(python, name):

@@ -7,9 +7,11 @@ import contextlib
 import io
 import sys
 from pathlib import Path
+from unittest import mock
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests" / "harness"))
+sys.path[:0] = [str(TOP / "tests" / "harness"), str(TOP / "tests")]
+import run_all  # noqa: E402
 import tap  # noqa: E402
 import tap_count  # noqa: E402
 
@@ -62,6 +64,18 @@ def the_processes_that_tests_have_killed_are_added_up():
     assert line.startswith("killed: 220 processes") and line.endswith("20 by [gcc] a, 200 by [gcc] b"), line
 
 
+def a_framework_that_cannot_be_installed_is_skipped():
+    count = tap_count.Count()
+    failing = {name: lambda say: "ERROR: no such wheel" for name in run_all.install.FROM_PYPI}
+    with mock.patch.object(run_all.install, "packages", lambda wanted, say: {"python3-torch": "not root"}), \
+            mock.patch.object(run_all.install, "FROM_PYPI", failing):
+        run_all.run_plugins(count, mock.Mock(has=lambda name: False))
+    status, lines = report_of(count)
+    assert "skipped:    1 of plugins (plugins): nccl cannot be installed: ERROR: no such wheel" in lines, lines
+    assert "skipped:    1 of plugins (plugins): python3-torch cannot be installed: not root" in lines, lines
+    assert status == 0 and lines[-1] == f"0 passed, 0 failed, {1 + len(run_all.install.PLUGINS)} skipped", lines
+
+
 def a_case_that_was_announced_and_not_reported_has_failed():
     count = tap_count.Count()
     count.add_program("gcc", program("a", "1..2", "ok 1 - x"))
@@ -91,6 +105,7 @@ tap.run([skips_of_one_reason_in_one_suite_share_a_line,
          verbose_names_each_skipped_case,
          the_slowest_programs_are_told_and_no_more_than_ten,
          the_processes_that_tests_have_killed_are_added_up,
+         a_framework_that_cannot_be_installed_is_skipped,
          a_case_that_was_announced_and_not_reported_has_failed,
          what_a_failed_case_printed_is_shown_however_much_came_after_it,
          what_a_failed_program_printed_last_stands_at_the_end])

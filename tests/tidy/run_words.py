@@ -88,6 +88,7 @@ def a_broken_list_of_packages_does_not_stop_the_installation():
 
 def only_what_the_words_need_is_installed():
     for words, clang, qemu in ((["test", "quick"], False, False), (["test", "asan"], True, False),
+                               (["test", "plugins"], False, False),
                                (["test"], True, True), (["bench"], False, False),
                                (["setup", "rdma"], False, True), (["setup"], True, True)):
         bare = Bare()

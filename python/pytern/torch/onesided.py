@@ -28,6 +28,7 @@ from torch.distributed import Work
 from torch.distributed._transport import Transport, available_transports, register_transport
 from torch.futures import Future
 
+from .. import _settings
 from .._errors import Error, Timeout
 from ..transport import Context, Listener, Peer, Remote, Request, Window
 from . import addresses
@@ -241,7 +242,7 @@ class TernTransport(Transport):
         self._default_timeout: float = _seconds(timeout, TIMEOUT_S)
         self._id, self._secret = secrets.token_bytes(16), secrets.token_hex(16)
         self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=self._secret,
-                                dead_timeout=addresses.dead_s(), connect_timeout=max(self._default_timeout, 0.1))
+                                dead_timeout=_settings.dead_s(), connect_timeout=max(self._default_timeout, 0.1))
         self._lock = threading.RLock()  # protects the fields below
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
@@ -267,7 +268,7 @@ class TernTransport(Transport):
         with self._lock:
             self._check_open()
             if self._listener is None:
-                self._listener = self._context.listen(f"{addresses.fabrics()}://{addresses.own_address()}:0")
+                self._listener = self._context.listen(f"{_settings.fabrics()}://{addresses.own_address()}:0")
                 self._look_after()
             return f"{URL} {self._listener.address} {self._secret} {self._id.hex()}".encode()
 
