@@ -39,28 +39,30 @@ static bool holds(const struct tern_buf *buf)
 	return buf->mem && tern_mem_holds(buf->mem, buf->offset, buf->bytes);
 }
 
-/* Common start of sends and receives. 1: the peer is DOWN, so the request has ended, and
- * done() is called soon; 0: the request continues. */
-static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
-	const char *name)
+void tern_req_post(struct tern_req *req)
 {
-	struct tern_peer *peer = x->peer;
-	int r = 0;
-
 	req->posted = TERN_REQ_POSTED;
 	req->status = -EINPROGRESS;
 	req->bytes = 0;
 	req->data = NULL;
 	req->peeked = false;
 	req->buf = (struct tern_buf){0};
+}
+
+/* Common start of sends and receives. 1: the peer is DOWN, so the request has ended, and
+ * done() is called soon; 0: the request continues. */
+static int begin(struct tern_xfer *x, struct tern_req *req, uint64_t key, uint64_t step,
+	const char *name)
+{
+	struct tern_peer *peer = x->peer;
+
+	tern_req_post(req);
 	x->node.triple = tern_match_triple(&peer->match, key, step, x->channel->number);
-	tern_peer_stir(peer);
-	if (peer->state == TERN_PEER_STATE_DOWN)
-		r = peer->cause ? peer->cause : -ESHUTDOWN;
-	if (r < 0) {
-		tern_xfer_complete(x, r);
+	if (peer->state == TERN_PEER_STATE_DOWN) {
+		tern_xfer_complete(x, peer->cause ? peer->cause : -ESHUTDOWN);
 		return 1;
 	}
+	tern_peer_stir(peer);
 	if (name)
 		tern_name_set(&x->name, &peer->name_key, name);
 	return 0;
@@ -119,17 +121,12 @@ int tern_send_sized(struct tern_channel *channel, struct tern_req *req, size_t r
 	return 0;
 }
 
-int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
-	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
-	unsigned flags)
+int tern_recv_check(const struct tern_channel *channel, const struct tern_buf *room,
+	const char *name, unsigned flags, struct tern_stager **stager)
 {
-	struct tern_xfer *x = tern_xfer_of(req);
 	bool own_room = !(flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK));
-	struct tern_stager *stager = NULL;
-	int r = tern_req_check(req, req_bytes);
 
-	if (r)
-		return r;
+	*stager = NULL;
 	if ((own_room && (!room || !holds(room))) || !good_name(name) ||
 		(flags & ~(unsigned)(TERN_RECV_ALLOC | TERN_RECV_PEEK)) ||
 		((flags & TERN_RECV_ALLOC) && !channel->peer->opts.pool))
@@ -140,17 +137,33 @@ int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t r
 			channel->peer->name);
 		return -EACCES;
 	}
-	r = own_room ? tern_stage_open(channel->peer->rdv, room, &stager) : 0;
-	if (r < 0)
+	return own_room ? tern_stage_open(channel->peer->rdv, room, stager) : 0;
+}
+
+void tern_recv_post(struct tern_xfer *x, uint64_t key, uint64_t step, const char *name)
+{
+	struct tern_req *req = tern_req_of(x);
+
+	memset(&req->shape, 0, sizeof(req->shape));
+	if (begin(x, req, key, step, name) == 0)
+		tern_recv_begin(x);
+}
+
+int tern_recv_sized(struct tern_channel *channel, struct tern_req *req, size_t req_bytes,
+	uint64_t key, uint64_t step, const struct tern_buf *room, const char *name,
+	unsigned flags)
+{
+	struct tern_xfer *x = tern_xfer_of(req);
+	struct tern_stager *stager;
+	int r = tern_req_check(req, req_bytes);
+
+	if (r == 0)
+		r = tern_recv_check(channel, room, name, flags, &stager);
+	if (r)
 		return r;
 	tern_xfer_init(x, channel, false, flags);
-	x->stage.stager = stager;
-	if (own_room)
-		x->buf = *room;
-	memset(&req->shape, 0, sizeof(req->shape));
-	if (begin(x, req, key, step, name))
-		return 0;
-	tern_recv_begin(x);
+	tern_xfer_set_room(x, room, stager);
+	tern_recv_post(x, key, step, name);
 	return 0;
 }
 
@@ -162,6 +175,8 @@ void tern_cancel(struct tern_req *req)
 		return;
 	if (x->req_kind == TERN_REQ_WINDOW)
 		tern_wreq_cancel(tern_wreq_of(req));
+	else if (x->req_kind == TERN_REQ_ANY)
+		tern_any_cancel(x);
 	else if (x->is_send)
 		tern_send_cancel(x);
 	else

@@ -61,6 +61,8 @@ struct tern_rdv {
 	/* Number of records that are reserved for messages that answer a WANT, or used by
 	 * such messages. */
 	uint32_t wanted_count;
+	/* Number of the next EAGER or RTS that arrives before its receive. */
+	uint64_t arrival_number;
 	struct tern_credit_pool credits;
 };
 

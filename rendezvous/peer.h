@@ -59,6 +59,9 @@ struct tern_sent {
 /* Largest number of unanswered WANTs of a peer. By a WANT, a receive asks for a send that
  * has no credit: want.c. */
 #define TERN_WANTS_MAX 16u
+/* Number of late answers of a peer (late_count) from which on no tern_recv_any() asks it:
+ * as many as the arrivals that its credits allow. */
+#define TERN_LATE_MAX TERN_CREDIT_MAX
 
 /* An entry of the table of request ids. An id on the wire is generation << 16 | index of
  * the entry; generations start at 1. */
@@ -212,6 +215,11 @@ struct tern_want {
 	 * wait for a HAVE. behind_count: number of our receives that wait for an older
 	 * receive of the same triple (channel, key, step). */
 	uint32_t missed_count, behind_count;
+	/* Number of answers to WANTs of tern_recv_any()s that had ended, which no other
+	 * receive has taken. */
+	uint32_t late_count;
+	/* Proxies (any.c) that send no WANT, since there are too many late answers. */
+	struct tern_list barred;
 	bool they_starve; /* the peer's last header said that sends wait for credits */
 	/* For our sends: a WANT of the peer was answered by MISS (no such send), so a
 	 * send of ours that begins to wait for a credit sends HAVE. */

@@ -197,6 +197,7 @@ struct tern_record *tern_record_new(struct tern_peer *peer, const struct tern_he
 		record->name = *h->name;
 	record->stale = false;
 	record->wanted = !tern_type_takes_credit(h->type, h->dst);
+	record->late = false;
 	record->bytes = h->bytes;
 	record->src = h->src;
 	record->type = h->type;
@@ -220,6 +221,8 @@ void tern_record_free(struct tern_record *record)
 	tern_list_push_front(&peer->rdv->free_records, &record->all);
 	if (record->wanted) {
 		peer->rdv->wanted_count--;
+		if (record->late)
+			tern_want_late_is_over(peer);
 		return;
 	}
 	tern_credit_release(&peer->stream.credit_rx);

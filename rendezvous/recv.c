@@ -84,6 +84,20 @@ void tern_recv_begin(struct tern_xfer *x)
 		tern_want_later(x);
 }
 
+/* Returns the receive that takes a message of this triple which has found `x`: x itself;
+ * or, if that is a proxy (any.c), the request that it stands for, or if that has ended, the
+ * next receive of the triple. NULL: there is none. */
+static struct tern_xfer *taker(struct tern_xfer *x, const struct tern_triple *triple)
+{
+	while (x && x->proxy) {
+		struct tern_peer *peer = x->peer;
+		struct tern_xfer *own = tern_any_take(x);
+
+		x = own ? own : oldest_recv(peer, triple);
+	}
+	return x;
+}
+
 /* ---- advertising ---- */
 
 /* Checks only the receive just before x: it was advertised only if all older ones
@@ -542,6 +556,9 @@ static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
 {
 	tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
 	peer->arrival_count++;
+	record->number = peer->rdv->arrival_number++;
+	record->late = record->wanted;
+	peer->want.late_count += record->late;
 }
 
 /* Returns how to handle an EAGER or RTS that answers a receive which does not exist. A
@@ -580,12 +597,10 @@ int tern_recv_on_eager(struct tern_peer *peer, const struct tern_header *h)
 	 * on links of different fabrics, if the first link failed immediately. */
 	if (h->bytes > TERN_EAGER_MAX)
 		return -EPROTO;
-	x = h->dst ? tern_want_answered(peer, h->dst) : NULL;
-	if (x)
-		return take_eager(x, h);
-	if (h->dst)
+	x = h->dst ? tern_want_answered(peer, h->dst) : oldest_recv(peer, &triple);
+	if (h->dst && !x)
 		return take_addressed(peer, h);
-	x = oldest_recv(peer, &triple);
+	x = taker(x, &triple);
 	if (x)
 		return take_eager(x, h);
 	keep_arrival(peer, record_eager(peer, h));
@@ -609,6 +624,7 @@ int tern_recv_on_rts(struct tern_peer *peer, const struct tern_header *h)
 	x = h->dst ? tern_want_answered(peer, h->dst) : oldest_recv(peer, &triple);
 	if (h->dst && !x)
 		return unknown_receive(peer);
+	x = taker(x, &triple);
 	record = tern_record_new(peer, h);
 	if (x)
 		pair(x, record);

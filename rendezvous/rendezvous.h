@@ -12,6 +12,7 @@
  *     channel  a name space of keys on a peer                                channel.c
  *     xfer     one half of a rendezvous (a send or a receive), inside the caller's
  *              tern_req                          xfer.c send.c recv.c ids.c cancel.c
+ *     proxy    a receive that stands for a receive from any of several peers    any.c
  *     write    puts of a send, in chunks, over links and rails                write.c
  *     pump     continues xfers when there is room, or a credit                 pump.c
  *     stage    staging of an xfer whose memory the fabric does not reach       stage.c

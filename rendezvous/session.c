@@ -67,8 +67,8 @@ static void init_lists(struct tern_peer *peer)
 	struct tern_list *lists[] = {&peer->stream.wait_ack, &peer->xfers,
 		&peer->pump.pending, &peer->pump.starved, &peer->pump.writing[0],
 		&peer->pump.writing[1], &peer->pump.answers, &peer->records,
-		&peer->offering, &peer->want.unasked, &peer->channels, &peer->links,
-		&peer->renewals, &peer->held, &peer->end_call.node,
+		&peer->offering, &peer->want.unasked, &peer->want.barred, &peer->channels,
+		&peer->links, &peer->renewals, &peer->held, &peer->end_call.node,
 		&peer->stream.tell_call.node};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)

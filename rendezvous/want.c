@@ -20,6 +20,11 @@
  * end keeps a list of the sends or receives that wait at the other end. A receive that
  * waits to ask is in `unasked`. If it is not the oldest of its triple when its turn
  * comes, it leaves the list and has `behind` set, until the older receives are matched.
+ *
+ * A tern_recv_any() asks each of its peers that is starved, by its proxies (any.c), and takes
+ * the answer that comes first. The other answers wait as arrivals for the next receive of
+ * the triple, and keep their records. So that a peer cannot pile them up, its proxies do
+ * not ask while TERN_LATE_MAX of them wait.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -68,7 +73,10 @@ void tern_want_pump(struct tern_peer *peer)
 		struct tern_xfer *x =
 			tern_list_first(&peer->want.unasked, struct tern_xfer, queue);
 
-		if (!tern_match_before(&x->node)) {
+		if (x->proxy && peer->want.late_count >= TERN_LATE_MAX) {
+			tern_list_remove(&x->queue);
+			tern_list_push(&peer->want.barred, &x->queue);
+		} else if (!tern_match_before(&x->node)) {
 			if (say_want(x) < 0)
 				return;
 		} else {
@@ -162,6 +170,13 @@ int tern_want_on_have(struct tern_peer *peer, const struct tern_header *h)
 		tern_list_push(&peer->want.unasked, &x->queue);
 	}
 	return 0;
+}
+
+void tern_want_late_is_over(struct tern_peer *peer)
+{
+	peer->want.late_count--;
+	tern_list_splice(&peer->want.unasked, &peer->want.barred);
+	tern_peer_pump(peer);
 }
 
 void tern_want_end(struct tern_peer *peer)

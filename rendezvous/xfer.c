@@ -8,24 +8,42 @@
 
 #include "rendezvous/window.h"
 
-void tern_xfer_init(
-	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags)
+static void init(struct tern_xfer *x, struct tern_rdv *rdv, bool is_send, unsigned flags)
 {
 	*x = (struct tern_xfer){
-		.channel = channel,
-		.peer = channel->peer,
-		.rdv = channel->peer->rdv,
+		.rdv = rdv,
 		.is_send = is_send,
 		.flags = (uint8_t)flags,
 		.state = is_send ? TERN_XFER_QUEUED : TERN_XFER_POSTED,
 	};
 	tern_list_init(&x->queue);
 	tern_list_init(&x->renewal);
+	tern_list_init(&x->proxies);
 	tern_map_node_init(&x->theirs);
 	tern_match_node_init(&x->node);
 	tern_stage_init(&x->stage);
+}
+
+void tern_xfer_init(
+	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags)
+{
+	init(x, channel->peer->rdv, is_send, flags);
+	tern_xfer_join(x, channel);
+}
+
+void tern_xfer_init_apart(struct tern_xfer *x, struct tern_rdv *rdv, unsigned flags)
+{
+	init(x, rdv, false, flags);
+	x->req_kind = TERN_REQ_ANY;
+}
+
+void tern_xfer_join(struct tern_xfer *x, struct tern_channel *channel)
+{
+	x->req_kind = TERN_REQ_XFER;
+	x->channel = channel;
+	x->peer = channel->peer;
 	tern_list_push(&channel->peer->xfers, &x->all);
-	channel->peer->send_count += is_send;
+	channel->peer->send_count += x->is_send;
 }
 
 #define TO(state) (1u << TERN_XFER_##state)
@@ -110,11 +128,25 @@ static void leave(struct tern_xfer *x)
 		tern_want_leave(x);
 }
 
+void tern_xfer_report(struct tern_xfer *x, int status)
+{
+	struct tern_req *req = tern_req_of(x);
+
+	/* A caller that polls the status may reuse the request at once, so req->status is
+	 * set only just before done(). */
+	x->result = status;
+	if (!req->done) {
+		req->status = status;
+		return;
+	}
+	tern_list_push(&x->rdv->completed, &x->queue);
+	tern_defer(x->rdv->ctx, &x->rdv->complete_call);
+}
+
 /* Ends a transfer that leave() has taken out of its queue and of the matching table.
  * Removes x from all other lists and maps; done() runs later, in a deferred call. */
 static void complete_after_leaving(struct tern_xfer *x, int status)
 {
-	struct tern_rdv *rdv = x->peer->rdv;
 	struct tern_req *req = tern_req_of(x);
 	bool held = x->state == TERN_XFER_HELD;
 
@@ -142,15 +174,7 @@ static void complete_after_leaving(struct tern_xfer *x, int status)
 			req->data = tern_buf_ptr(&x->buf);
 	}
 	tern_peer_maybe_finish(x->peer);
-	/* A caller that polls the status may reuse the request at once, so req->status is
-	 * set only just before done(). */
-	x->result = status;
-	if (!req->done) {
-		req->status = status;
-		return;
-	}
-	tern_list_push(&rdv->completed, &x->queue);
-	tern_defer(rdv->ctx, &rdv->complete_call);
+	tern_xfer_report(x, status);
 }
 
 void tern_xfer_complete(struct tern_xfer *x, int status)

@@ -111,10 +111,15 @@ static inline bool tern_stage_is_idle(const struct tern_stage *stage)
 
 /* Says which kind of request lies in a tern_req: the first byte of struct tern_xfer and of
  * struct tern_wreq (window.h). */
-enum tern_req_kind { TERN_REQ_XFER, TERN_REQ_WINDOW };
+enum tern_req_kind {
+	TERN_REQ_XFER,
+	TERN_REQ_WINDOW,
+	/* A struct tern_xfer whose peer is not known yet, or was never found: any.c. */
+	TERN_REQ_ANY,
+};
 
 struct tern_xfer {
-	uint8_t req_kind; /* TERN_REQ_XFER */
+	uint8_t req_kind; /* TERN_REQ_XFER or TERN_REQ_ANY */
 	/* Node in peer->xfers. After the end, node in a list `held` if the caller must
 	 * still call tern_release(). */
 	struct tern_list all;
@@ -165,6 +170,11 @@ struct tern_xfer {
 	 * peer's region, in `region`, belongs to an earlier link. */
 	bool told, stale;
 	bool withdrawing; /* in FLUSHING: the fabric has not withdrawn the region yet */
+	/* For any.c. `proxy`: a receive that waits for a tern_recv_any() on one of its
+	 * channels. The others belong to the request of the tern_recv_any() itself. */
+	bool proxy;
+	int source;               /* what tern_recv_source() returns */
+	struct tern_list proxies; /* kind TERN_REQ_ANY */
 };
 
 _Static_assert(sizeof(struct tern_xfer) <= sizeof(((struct tern_req *)0)->priv),
@@ -184,6 +194,15 @@ static inline struct tern_req *tern_req_of(struct tern_xfer *xfer)
 {
 	return (struct tern_req *)(void *)((char *)xfer -
 					   offsetof(struct tern_req, priv));
+}
+
+/* Sets where a receive puts the tensor. With ALLOC or PEEK, `room` is ignored. */
+static inline void tern_xfer_set_room(
+	struct tern_xfer *x, const struct tern_buf *room, struct tern_stager *stager)
+{
+	x->stage.stager = stager;
+	if (!(x->flags & (TERN_RECV_ALLOC | TERN_RECV_PEEK)))
+		x->buf = *room;
 }
 
 /* A stored message of the peer, an EAGER, RTS or POST, that waits for our half of the
@@ -208,9 +227,12 @@ struct tern_record {
 	uint8_t type;   /* kind of the message: EAGER, RTS or POST */
 	uint8_t answer; /* answer to be sent: ATS (read, or refused) or CANCEL_ACK */
 	bool has_region;
-	bool stale;     /* `region` belongs to an earlier link */
-	bool wanted;    /* the message answered a WANT, so it used no credit */
-	int16_t status; /* status that the answer carries */
+	bool stale;  /* `region` belongs to an earlier link */
+	bool wanted; /* the message answered a WANT, so it used no credit */
+	/* The WANT was that of a tern_recv_any() that had ended: want.c. */
+	bool late;
+	int16_t status;  /* status that the answer carries */
+	uint64_t number; /* EAGER or RTS that no receive waited for: order of arrival */
 };
 
 /* Kinds of keys in peer->theirs, which finds records and sends by the id of a request of
@@ -232,10 +254,21 @@ static inline struct tern_triple tern_header_triple(
  * program's struct tern_req is too small for this library; -EBUSY: the request is posted,
  * or must be released first. */
 int tern_req_check(const struct tern_req *req, size_t bytes);
+/* Sets what the library sets in a request when it is posted. */
+void tern_req_post(struct tern_req *req);
+/* Checks the arguments of a receive, and sets *stager to what stages its room, if it is
+ * needed. Returns 0 or what tern_recv() returns. */
+int tern_recv_check(const struct tern_channel *channel, const struct tern_buf *room,
+	const char *name, unsigned flags, struct tern_stager **stager);
+/* Posts a receive whose tern_xfer is initialised. */
+void tern_recv_post(struct tern_xfer *x, uint64_t key, uint64_t step, const char *name);
 
 /* Functions that xfer.c defines: */
 void tern_xfer_init(
 	struct tern_xfer *x, struct tern_channel *channel, bool is_send, unsigned flags);
+/* As tern_xfer_init(), for a receive whose channel tern_xfer_join() sets later. */
+void tern_xfer_init_apart(struct tern_xfer *x, struct tern_rdv *rdv, unsigned flags);
+void tern_xfer_join(struct tern_xfer *x, struct tern_channel *channel);
 /* For each state, a bit set of the states that may follow it: the diagram at enum
  * tern_xfer_state, and the text below it. */
 extern const uint32_t tern_xfer_edges[TERN_XFER_STATE_COUNT];
@@ -272,6 +305,8 @@ void tern_xfer_end(struct tern_xfer *x, int status);
 /* Ends the transfer. Call it only when neither the peer nor a copy accesses its
  * memory. */
 void tern_xfer_complete(struct tern_xfer *x, int status);
+/* Sets the status of a request that has ended, and lets done() run soon. */
+void tern_xfer_report(struct tern_xfer *x, int status);
 void tern_rdv_run_completed(struct tern_rdv *rdv);
 /* The same, as the deferred call rdv->complete_call. */
 void tern_rdv_complete_call(struct tern_deferred *deferred);
@@ -418,6 +453,16 @@ void tern_want_withdraw(struct tern_xfer *x);
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_have(struct tern_peer *peer, const struct tern_header *header);
 int tern_want_on_miss(struct tern_peer *peer, const struct tern_header *header);
+
+/* Called when a record whose flag `late` is set was freed. */
+void tern_want_late_is_over(struct tern_peer *peer);
+
+/* Functions that any.c defines: */
+/* Called when a message has come for a proxy, which ends. Returns the request that it
+ * stands for, which has become a receive on the same channel, but is not in the matching
+ * table. NULL: that request has ended, or was matched with another message. */
+struct tern_xfer *tern_any_take(struct tern_xfer *proxy);
+void tern_any_cancel(struct tern_xfer *x);
 
 /* Functions that cancel.c defines: */
 int tern_on_cancel(struct tern_peer *peer, const struct tern_header *header);

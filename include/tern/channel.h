@@ -21,7 +21,8 @@
  * call these functions:
  *
  *                                      accept()  event()  event() DOWN  done()  log
- *     tern_send, recv, cancel, release   yes       yes         no        yes    no
+ *     tern_send, recv, recv_any, cancel, release
+ *                                        yes       yes         no        yes    no
  *     tern_channel_open                  yes       yes         no        yes    no
  *     tern_peer_set_opts, close          yes       yes         no        yes    no
  *     tern_peer_free of this peer        yes       yes         yes       yes    no
@@ -74,7 +75,8 @@ struct tern_peer_opts {
 	 * be NULL.
 	 *
 	 * DOWN is reported once, unless the peer was freed before, and is the last event.
-	 * After it the only call allowed on the peer is tern_peer_free(). If the remote
+	 * After it the only calls allowed on the peer are tern_peer_free(), and
+	 * tern_recv_any(), which does not wait for the peer. If the remote
 	 * process connects again, it is a new struct tern_peer.
 	 */
 	void (*event)(struct tern_peer *peer, enum tern_peer_event event, int status,
@@ -289,6 +291,9 @@ enum tern_req_flags {
 	 * into the receiver's memory (tcp, verbs); no effect if the receiver reads it
 	 * (always over shm, often over verbs). */
 	TERN_URGENT = 1 << 2,
+	/* tern_recv_any: all peers are needed, so the request ends when the first of them
+	 * fails. */
+	TERN_ANY_NEEDS_ALL = 1 << 3,
 };
 
 /*
@@ -406,6 +411,48 @@ static inline int tern_recv(struct tern_channel *channel, struct tern_req *req,
 {
 	return tern_recv_sized(channel, req, sizeof(*req), key, step, room, name, flags);
 }
+
+/*
+ * Receives one tensor of (key, step) from any of `count` channels, which belong to peers of
+ * one context. The array is read in this call only. tern_recv_source() says on which
+ * channel the tensor has come.
+ *
+ * If tensors that no receive has taken have arrived on several of the channels, the one
+ * that arrived first is taken. Otherwise the request waits on every channel, behind the
+ * receives of the triple that were posted there before it and ahead of later ones. It takes
+ * the first tensor that none of the earlier receives takes, and then goes on as if
+ * tern_recv() had been called for that channel: it ends with an error if that peer goes
+ * down. No other send is touched: it waits for the next receive.
+ *
+ * A peer that goes down while the request waits for a tensor is no longer waited for. When
+ * none is left, the request ends with the status of the first peer that failed, or with
+ * -ESHUTDOWN if all were closed in an orderly way. With TERN_ANY_NEEDS_ALL it ends with the
+ * status of the first peer that fails; an orderly close of a peer is no failure.
+ *
+ * The peers do not learn of the room before they have announced a tensor. So a large
+ * tensor takes a round trip more than with a tern_recv() that was posted early.
+ *
+ * Return values and statuses are those of tern_recv(), which must all be possible for each
+ * of the channels, and also:
+ *
+ * - returns -EINVAL: count is 0 or above INT_MAX, or the channels are of several contexts;
+ * - returns -ENOMEM: while the request waits, it takes about 1 KB for each channel.
+ */
+TERN_API int tern_recv_any_sized(struct tern_channel *const *channels, size_t count,
+	struct tern_req *req, size_t req_bytes, uint64_t key, uint64_t step,
+	const struct tern_buf *room, const char *name, unsigned flags);
+static inline int tern_recv_any(struct tern_channel *const *channels, size_t count,
+	struct tern_req *req, uint64_t key, uint64_t step, const struct tern_buf *room,
+	const char *name, unsigned flags)
+{
+	return tern_recv_any_sized(
+		channels, count, req, sizeof(*req), key, step, room, name, flags);
+}
+
+/* Index of the channel that a request of tern_recv_any(), which has ended, was matched on;
+ * or of the peer whose end has ended the request. -1: neither, since it was cancelled
+ * before. */
+TERN_API int tern_recv_source(const struct tern_req *req);
 
 /* Status of the request: -EINPROGRESS until it has ended; -EINVAL if it was never
  * posted. */

@@ -131,6 +131,7 @@ extern const struct conformance_test meet_strangers[];
 extern const struct conformance_test meet_flow[];
 extern const struct conformance_test meet_death[];
 extern const struct conformance_test meet_age[];
+extern const struct conformance_test meet_any[];
 extern const struct conformance_test meet_links[];
 extern const struct conformance_test meet_windows[];
 extern const struct conformance_test meet_notes[];

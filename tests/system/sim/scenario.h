@@ -26,6 +26,10 @@ bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
  * with the disturbances of scenario_storm(), while windows are closed and made anew. */
 bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* A receiver that takes tensors from any of several senders (tern_recv_any) beside receives
+ * from one of them, while connections are cut and a sender is stalled or crashes. */
+bool scenario_any(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* A whole training job, while connections are cut, workers crash, leave, hang or are
  * stalled, and a server may crash or be stalled. If all servers and one worker are left,
  * the result must have the same bytes as without disturbance. */

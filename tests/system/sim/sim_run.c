@@ -37,6 +37,7 @@ static const struct {
 	{"storm", scenario_storm, 50},
 	{"crowd", scenario_crowd, 50},
 	{"windows", scenario_windows, 50},
+	{"any", scenario_any, 50},
 	{"train", scenario_train, 50},
 	{"async", scenario_async, 50},
 	{"late", scenario_late, 50},
