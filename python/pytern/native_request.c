@@ -56,27 +56,67 @@ void request_begin(struct request *self, struct context *context, PyObject *uses
 	Py_INCREF((PyObject *)self);
 }
 
-/* Gives a send or receive what it needs. Returns false with an exception. */
-static bool prepare(struct request *self, struct channel *channel, struct buffer *memory)
+/* Gives a send or receive the memory that it needs. `uses` as request_begin(). Returns false
+ * with an exception. */
+static bool prepare_memory(struct request *self, struct context *context,
+	struct buffer *memory, PyObject *uses)
 {
-	struct context *context = channel->peer->context;
-
 	if (!request_may_begin(self, context))
 		return false;
-	if (!channel->peer->link) {
-		raise_text(-EBADF, "the peer is closed");
-		return false;
-	}
 	if (memory && memory->context != context) {
 		PyErr_SetString(PyExc_ValueError, "the memory is of another context");
 		return false;
 	}
-	request_begin(self, context, NULL);
-	Py_INCREF((PyObject *)channel);
-	self->channel = channel;
+	request_begin(self, context, uses);
 	Py_XINCREF((PyObject *)memory);
 	self->memory = memory;
 	return true;
+}
+
+static bool is_open(const struct channel *channel)
+{
+	if (!channel->peer->link)
+		raise_text(-EBADF, "the peer is closed");
+	return channel->peer->link;
+}
+
+/* The same, on this channel. */
+static bool prepare(struct request *self, struct channel *channel, struct buffer *memory)
+{
+	if (!is_open(channel) ||
+		!prepare_memory(self, channel->peer->context, memory, NULL))
+		return false;
+	Py_INCREF((PyObject *)channel);
+	self->channel = channel;
+	return true;
+}
+
+/* Sets *into to the memory of a receive; NULL: None. Returns false with an exception. */
+static bool read_memory(PyObject *memory, struct buffer **into)
+{
+	*into = memory == Py_None ? NULL : (struct buffer *)memory;
+	if (*into && Py_TYPE(memory) != buffer_type) {
+		PyErr_SetString(PyExc_TypeError, "recv: expected a Buffer");
+		return false;
+	}
+	return true;
+}
+
+/* Makes `self` a receive, without `into` into memory of the pool. */
+static void prepare_recv(struct request *self, struct buffer *into, struct pool *pool)
+{
+	self->receives = true;
+	if (into)
+		return;
+	self->pool = pool;
+	Py_INCREF((PyObject *)pool);
+}
+
+static unsigned recv_flags(const struct buffer *into, int peek)
+{
+	if (into)
+		return 0;
+	return peek ? TERN_RECV_PEEK : TERN_RECV_ALLOC;
 }
 
 /* Lets go of what the library uses no longer. */
@@ -153,23 +193,93 @@ PyObject *channel_recv(struct channel *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "O!KKOzp", request_type, &request, &key, &step,
 		    &memory, &name, &peek))
 		return NULL;
-	into = memory == Py_None ? NULL : (struct buffer *)memory;
-	if (into && Py_TYPE(memory) != buffer_type) {
-		PyErr_SetString(PyExc_TypeError, "recv: expected a Buffer");
+	if (!read_memory(memory, &into) || !prepare(request, self, into))
 		return NULL;
-	}
-	if (!prepare(request, self, into))
-		return NULL;
-	request->receives = true;
-	if (!into) {
-		request->pool = self->peer->pool;
-		Py_INCREF((PyObject *)request->pool);
-	}
+	prepare_recv(request, into, self->peer->pool);
 	POST(self->peer, tern_recv(self->channel, &request->req, key, step,
-				 into ? &into->buf : NULL, name,
-				 into   ? 0
-				 : peek ? TERN_RECV_PEEK
-					: TERN_RECV_ALLOC));
+				 into ? &into->buf : NULL, name, recv_flags(into, peek)));
+	if (r < 0)
+		return request_refused(request, r);
+	Py_RETURN_NONE;
+}
+
+static struct channel *channel_at(PyObject *channels, Py_ssize_t i)
+{
+	return (struct channel *)PyTuple_GetItem(channels, i);
+}
+
+/* True if the tuple has channels of open peers of this context; else raises. */
+static bool are_open(PyObject *channels, const struct context *context)
+{
+	for (Py_ssize_t i = 0; i < PyTuple_Size(channels); i++) {
+		const struct channel *c = channel_at(channels, i);
+
+		if (Py_TYPE((PyObject *)c) != channel_type ||
+			c->peer->context != context) {
+			PyErr_SetString(PyExc_ValueError,
+				"recv_any: expected channels of "
+				"this context");
+			return false;
+		}
+		if (!is_open(c))
+			return false;
+	}
+	return true;
+}
+
+/* Called with the context locked, without the GIL. Returns as tern_recv_any(), or why a
+ * peer is down. */
+static int post_any(struct peer *const *peers, struct tern_channel *const *channels,
+	size_t count, struct request *request, uint64_t key, uint64_t step,
+	const char *name, unsigned flags)
+{
+	const struct buffer *into = request->memory;
+
+	for (size_t i = 0; i < count; i++)
+		if (peers[i]->link->down)
+			return peers[i]->link->status ? peers[i]->link->status
+						      : -ESHUTDOWN;
+	return tern_recv_any(channels, count, &request->req, key, step,
+		into ? &into->buf : NULL, name, flags);
+}
+
+/* recv_any(request, channels, key, step, buffer or None, name or None, peek, needs_all) */
+PyObject *context_recv_any(struct context *self, PyObject *args)
+{
+	unsigned long long key, step;
+	struct request *request;
+	struct buffer *into;
+	struct tern_channel **of;
+	struct peer **peers;
+	PyObject *channels, *memory;
+	const char *name;
+	int peek, needs_all, r = -ENOMEM;
+	size_t count;
+
+	if (!PyArg_ParseTuple(args, "O!O!KKOzpp", request_type, &request, &PyTuple_Type,
+		    &channels, &key, &step, &memory, &name, &peek, &needs_all) ||
+		!read_memory(memory, &into) || !are_open(channels, self) ||
+		!prepare_memory(request, self, into, channels))
+		return NULL;
+	count = (size_t)PyTuple_Size(channels);
+	of = PyMem_Calloc(count + 1, sizeof(struct tern_channel *));
+	peers = PyMem_Calloc(count + 1, sizeof(struct peer *));
+	for (size_t i = 0; of && peers && i < count; i++) {
+		of[i] = channel_at(channels, (Py_ssize_t)i)->channel;
+		peers[i] = channel_at(channels, (Py_ssize_t)i)->peer;
+		peers[i]->users++;
+	}
+	if (count > 0)
+		prepare_recv(request, into, channel_at(channels, 0)->peer->pool);
+	if (of && peers) {
+		LOCKED(self, r = post_any(peers, of, count, request, key, step, name,
+				     recv_flags(into, peek) |
+					     (needs_all ? TERN_ANY_NEEDS_ALL : 0u)));
+		for (size_t i = 0; i < count; i++)
+			peers[i]->users--;
+	}
+	PyMem_Free(of);
+	PyMem_Free(peers);
 	if (r < 0)
 		return request_refused(request, r);
 	Py_RETURN_NONE;
@@ -297,6 +407,13 @@ static PyObject *request_result(struct request *self, PyObject *ignored)
 		    : NULL;
 }
 
+/* origin() -> of a recv_any(): the index of the channel, or -1 */
+static PyObject *request_origin(struct request *self, PyObject *ignored)
+{
+	(void)ignored;
+	return has_ended(self) ? PyLong_FromLong(tern_recv_source(&self->req)) : NULL;
+}
+
 /* take() -> Buffer with what was received, or the one that it was received into */
 static PyObject *request_take(struct request *self, PyObject *ignored)
 {
@@ -329,6 +446,7 @@ static PyMethodDef request_methods[] = {
 	METHOD(wait, METH_VARARGS),
 	METHOD(cancel, METH_NOARGS),
 	METHOD(result, METH_NOARGS),
+	METHOD(origin, METH_NOARGS),
 	METHOD(take, METH_NOARGS),
 	{NULL, NULL, 0, NULL},
 };

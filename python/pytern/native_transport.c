@@ -610,6 +610,7 @@ static PyMethodDef context_methods[] = {
 	METHOD(context, listen, METH_VARARGS),
 	METHOD(context, connect, METH_VARARGS),
 	METHOD(context, collect, METH_NOARGS),
+	METHOD(context, recv_any, METH_VARARGS),
 	METHOD(context, posted, METH_NOARGS),
 	METHOD(context, pool, METH_VARARGS),
 	METHOD(context, wrap, METH_VARARGS),

@@ -199,6 +199,7 @@ extern PyType_Spec request_spec;
 /* Methods of Channel and Context. */
 PyObject *channel_send(struct channel *self, PyObject *args);
 PyObject *channel_recv(struct channel *self, PyObject *args);
+PyObject *context_recv_any(struct context *self, PyObject *args);
 PyObject *context_collect(struct context *self, PyObject *ignored);
 /* Lets go of the buffer or the memory that a receive holds. */
 void request_release(struct request *self);

@@ -31,8 +31,8 @@ from ._native import Buffer
 from .rules import _integer, _number
 from .session import WAIT_S, _text
 
-__all__ = ["Buffer", "Channel", "Context", "Group", "Listener", "Operation", "Peer", "PeerDown", "Remote", "Request",
-           "Window"]
+__all__ = ["AnyRequest", "Buffer", "Channel", "Context", "Group", "Listener", "Operation", "Peer", "PeerDown", "Remote",
+           "Request", "Window"]
 T = TypeVar("T")
 # With these a request ends while its peer is up (tern_send() in <tern/channel.h>).
 _OWN = {-errno.EMSGSIZE, -errno.EEXIST, -errno.ECANCELED, -errno.EACCES, -errno.EIO, -errno.ENOTRECOVERABLE, -errno.ENOBUFS,
@@ -160,6 +160,13 @@ class Context:
         number of its host, the same at all ranks; None: all are on one host. `timeout`: seconds within which an
         operation must end; the line of the error then names the rank that is furthest behind."""
         return Group(self, rank, size, peers, number, hosts, timeout)
+
+    def recv_any(self, channels: "Sequence[Channel]", key: str | int, step: int = 0, *, into: Any = None, peek: bool = False,
+                 needs_all: bool = False) -> "AnyRequest":
+        """Starts to receive one tensor of (key, step) from any of the channels: the one that arrives first. The `source` of
+        the request is its channel. Peers that go down are not waited for; with `needs_all` the request ends when the first
+        of them fails."""
+        return recv_any(self, channels, key, step, into, peek, needs_all)
 
     def _memory(self) -> _native.Pool:
         if self._pool is None:
@@ -476,7 +483,7 @@ class Request(_native.Request):
         while not self.done():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._peer.name}")
+                raise Timeout(-errno.ETIMEDOUT, f"{self._what}: not within {limit} s, with {self._with()}")
             super().wait(min(WAIT_S, left))
         return self._answer()
 
@@ -505,6 +512,9 @@ class Request(_native.Request):
             return None
         return self.take() if self._into is None else self._into
 
+    def _with(self) -> str:
+        return self._peer.name
+
     def _is_down(self, status: int) -> bool:
         """Whether the request has ended since the peer is down."""
         _, _, down, cause, *_ = self._peer._native.state()
@@ -531,5 +541,6 @@ def _set(future: "asyncio.Future[None]") -> None:
 
 
 # These files need the classes above.
+from ._any import AnyRequest, recv_any  # noqa: E402
 from ._groups import Group, Operation  # noqa: E402
 from ._windows import Remote, Window, _notify  # noqa: E402
