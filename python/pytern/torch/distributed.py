@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from .. import _errors, _settings
-from ..transport import Context, Listener, Peer, Request
+from ..transport import AnyRequest, Channel, Context, Listener, Peer, PeerDown, Request
 from . import addresses
 
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
@@ -57,6 +57,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         self._group, self._operations, self._then, self._tensors = group, operations, then, result
         self._lock = threading.Lock()
         self._over, self._error = False, None
+        self._from: AnyMessage | None = None
         self._promise: Future[Any] | None = None  # of get_future(), as `_future`
         self._future: Future[Any] | None = None
         group._keep(self)
@@ -94,6 +95,9 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def result(self) -> Any:
         return self._tensors
+
+    def _source_rank(self) -> int:
+        return super()._source_rank() if self._from is None else self._from.rank()
 
     def get_future(self) -> "Future[Any]":
         if self._future is None:
@@ -139,6 +143,26 @@ class Message:
             raise _errors.Error(-errno.ETIMEDOUT, f"{self._what} has not ended in {self._limit:.3g} s") from None
         except _errors.Error as error:
             raise _errors.Error(error.status, f"{self._what}: {error}") from None
+
+
+class AnyMessage(Message):
+    """A receive from any rank. `ranks`: those of its channels."""
+
+    def __init__(self, request: AnyRequest, ranks: dict[Channel, int], limit_s: float) -> None:
+        super().__init__("recv from any rank", request, limit_s)
+        self._any, self._ranks = request, ranks
+
+    def rank(self) -> int:
+        """After the end: the rank that has sent."""
+        return -1 if self._any.source is None else self._ranks[self._any.source]
+
+    def wait(self, timeout: float | None) -> None:
+        try:
+            super().wait(timeout)
+        except _errors.Error as error:
+            if not self._any.done() or self.rank() < 0:
+                raise
+            raise _errors.Error(error.status, f"rank {self.rank()}: {error}") from None
 
 
 def _nothing() -> None:
@@ -514,8 +538,28 @@ class Ranks:
         return self._in_place(tensors, lambda into: self._message(
             "recv from", source, lambda channel: channel.recv(f"tag {tag}", into=into)))
 
+    def _any_message(self, tag: int, into: Any) -> AnyMessage:
+        ranks = {channel: rank for rank, channel in enumerate(self._messages) if channel is not None}
+        if not ranks:
+            raise ERROR("tern: recv from any rank: there is no other rank")
+        try:
+            request = self._context.recv_any(list(ranks), f"tag {tag}", into=into, needs_all=True)
+        except PeerDown as error:
+            lost = next(rank for channel, rank in ranks.items() if channel.peer.name == error.peer)
+            raise _errors.Error(error.status, f"recv from any rank: rank {lost}: {error}") from None
+        return AnyMessage(request, ranks, self._timeout)
+
     def recv_anysource(self, tensors: Any, tag: int) -> Work:
-        raise ERROR("tern: recv without a source: name the rank")
+        """A rank that fails ends it, since what it waits for may be what that rank would have sent."""
+        messages: list[AnyMessage] = []
+
+        def start(into: Any) -> AnyMessage:
+            messages.append(self._any_message(tag, into))
+            return messages[0]
+
+        work = self._in_place(tensors, start)
+        work._from = messages[0]
+        return work
 
 
 # ---- the classes that torch knows ----
