@@ -143,8 +143,8 @@ static uint32_t wanted_count(struct scene *s)
 }
 
 /* The stranger uses up all its credits with other messages, so B asks for the send of
- * `recv` with a WANT. */
-static void be_wanted(struct scene *s, struct call *recv)
+ * `recv` with a WANT. `any`: `recv` is a tern_recv_any(). */
+static void be_wanted_by(struct scene *s, struct call *recv, bool any)
 {
 	struct end *b = &s->meet->ends[B];
 	struct tern_buf room = end_memory(b, SLAB, 9);
@@ -153,8 +153,11 @@ static void be_wanted(struct scene *s, struct call *recv)
 	stranger_comes(s);
 	assert_int_equal(tern_channel_open(s->caller, MEET_CHANNEL, &channel), 0);
 	call_init(recv, b);
-	assert_int_equal(
-		call_recv_as(recv, channel, STRANGER_KEY, WANTED_STEP, &room, NULL, 0),
+	assert_int_equal(any ? call_started(recv,
+				       tern_recv_any(&channel, 1, &recv->req,
+					       STRANGER_KEY, WANTED_STEP, &room, NULL, 0))
+			     : call_recv_as(recv, channel, STRANGER_KEY, WANTED_STEP,
+				       &room, NULL, 0),
 		0);
 	while (!s->want) {
 		if (s->used != s->granted)
@@ -163,6 +166,11 @@ static void be_wanted(struct scene *s, struct call *recv)
 			SCENE_PUMP(s, s->want || s->used != s->granted);
 	}
 	assert_int_equal(wanted_count(s), 1);
+}
+
+static void be_wanted(struct scene *s, struct call *recv)
+{
+	be_wanted_by(s, recv, false);
 }
 
 static void check_thrown_out(struct scene *s, unsigned down_before)
@@ -244,6 +252,37 @@ static void test_data_for_a_receive_that_has_left_are_not_believed(
 	h.dst = s.want;
 	stranger_says(&s, &h);
 	check_thrown_out(&s, 0);
+	scene_fini(&s);
+}
+
+/* The WANT of a tern_recv_any() may be answered once, also when the request has ended
+ * meanwhile; not at all if another EAGER has completed it. */
+static void test_a_receive_from_any_is_answered_once(const struct instance *instance)
+{
+	struct tern_context_opts few_records = meet_opts();
+	struct call recv = {0};
+	struct tern_header h = starved;
+	struct scene s;
+
+	few_records.record_count = 64;
+	scene_init_with(&s, instance, &few_records);
+	h.step = WANTED_STEP;
+	be_wanted_by(&s, &recv, true);
+	tern_cancel(&recv.req);
+	SCENE_PUMP(&s, call_over(&recv));
+	assert_int_equal(recv.req.status, -ECANCELED);
+	h.dst = s.want;
+	stranger_says(&s, &h);
+	SCENE_PUMP(&s, s.caller->want.late_count == 1);
+	assert_int_equal(wanted_count(&s), 1);
+	stranger_says(&s, &h);
+	check_thrown_out(&s, 0);
+
+	be_wanted_by(&s, &recv, true);
+	take_the_receive(&s, &recv);
+	h.dst = s.want;
+	stranger_says(&s, &h);
+	check_thrown_out(&s, 1);
 	scene_fini(&s);
 }
 
@@ -600,6 +639,7 @@ const struct conformance_test meet_strangers[] = {
 		test_strangers_that_break_the_protocol_cannot_fill_the_log, NEEDS_SLEEP),
 	CONFORMANCE(test_only_a_miss_that_is_due_is_believed, NEEDS_SLEEP),
 	CONFORMANCE(test_data_for_a_receive_that_has_left_are_not_believed, NEEDS_SLEEP),
+	CONFORMANCE(test_a_receive_from_any_is_answered_once, NEEDS_SLEEP),
 	CONFORMANCE(test_a_size_that_contradicts_its_status_is_not_believed, NEEDS_SLEEP),
 	CONFORMANCE(test_data_behind_a_goodbye_change_nothing, NEEDS_SLEEP),
 	CONFORMANCE(
