@@ -563,6 +563,8 @@ int tern_window_close_sized(struct tern_window *window, struct tern_req *req,
 		struct tern_grant *grant =
 			tern_list_entry(n, struct tern_grant, of_window);
 
+		if (grant->withdrawing)
+			continue;
 		if (!grant->told) {
 			grant_end(grant);
 			continue;
