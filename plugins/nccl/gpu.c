@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory: net.h. NCCL is told that a device moves GPU memory only if its
- * connections go by RDMA, and every RDMA device of this host takes GPU memory, since
+ * GPU memory: net.h. NCCL is told that a device moves GPU memory only if its connections
+ * can go by RDMA, and every RDMA device of this host takes GPU memory, since
  * Tern registers it with all of them. Otherwise NCCL copies to host memory itself, piece
  * by piece while other pieces move. That is faster than copies that Tern would make.
+ *
+ * Connections of such a device go by RDMA or not at all. If Tern copied to GPU memory, NCCL
+ * could read wrong data: its kernels for the protocols LL and LL128 do not wait for the end
+ * of a receive, but for flags between the data, and a GPU's copies are in no order.
  *
  * As a dma-buf: NCCL itself checks that its GPU can export one. By address:
  * nvidia-peermem takes the memory of any GPU.

@@ -42,34 +42,26 @@ static int cannot_register(const struct range *range, const char *why)
 	return NCCL_SYSTEM_ERROR;
 }
 
-/* Over verbs NCCL hands over GPU memory because every RDMA device takes it (gpu.c). So
- * a refusal is an error, which says at the start of the job what is wrong. Over other
- * fabrics, such as to a host without an RDMA device, Tern copies the memory. */
+/* The RDMA devices must move GPU memory themselves (gpu.c). */
 static int check_gpu_memory(
 	struct comm *comm, const struct range *range, const struct memory *m)
 {
 	struct tern_context *ctx = tern_shared_context(comm->net->shared);
-	bool by_rdma, tell = false;
-	char why[500], peer[200], fabric[20];
+	char why[500] = "";
 	int r;
 
 	tern_shared_lock(comm->net->shared);
-	by_rdma = !comm->peer || strcmp(tern_peer_fabric(comm->peer), "verbs") == 0;
-	if (!by_rdma && !comm->copies) {
-		tell = comm->copies = true;
-		snprintf(peer, sizeof(peer), "%s", tern_peer_name(comm->peer));
-		snprintf(fabric, sizeof(fabric), "%s", tern_peer_fabric(comm->peer));
-	}
+	if (comm->peer && strcmp(tern_peer_fabric(comm->peer), "verbs") != 0)
+		snprintf(why, sizeof(why), "the connection with %s is by %s, not by RDMA",
+			tern_peer_name(comm->peer), tern_peer_fabric(comm->peer));
 	/* The kernels of NCCL do not run yet, which will wait for transfers. */
 	r = tern_context_prepare(ctx, m->mem);
 	tern_shared_unlock(comm->net->shared);
-	if (tell)
-		net_warn("the connection with %s is by %s: its GPU memory is copied "
-			 "through host memory, which is slow",
-			peer, fabric);
 	if (r < 0)
 		return cannot_register(range, tern_status_text(r));
-	if (!by_rdma || tern_mem_reached(m->mem))
+	if (*why)
+		return cannot_register(range, why);
+	if (tern_mem_reached(m->mem))
 		return NCCL_SUCCESS;
 	gpu_refusals(tern_context_domain(ctx), why, sizeof(why));
 	return cannot_register(

@@ -348,6 +348,8 @@ int net_listen(struct net *net, int device, void *out_handle, void **out)
 	*out = NULL;
 	if (!by || device < 0 || (unsigned)device >= count)
 		return NCCL_INVALID_ARGUMENT;
+	if (gpu_kinds(device) != MEMORY_HOST && strcmp(by, "auto") == 0)
+		by = "verbs"; /* a connection must not go on over tcp: gpu.c */
 	l = calloc(1, sizeof(*l));
 	if (!l || !settings_make_secret(l->secret)) {
 		free(l);
@@ -415,8 +417,7 @@ int net_close_listener(void *listener)
 
 /* ---- connecting ---- */
 
-/* The address to connect to. GPU memory should go by RDMA, also between processes of one
- * host, where auto:// alone would take shared memory. */
+/* The address to connect to: by RDMA only if NCCL may hand over GPU memory. */
 static void choose_address(
 	const struct handle *handle, int device, char *out, size_t size)
 {
@@ -424,8 +425,7 @@ static void choose_address(
 	size_t n = strlen(by_auto);
 
 	if (gpu_kinds(device) != MEMORY_HOST && strncmp(handle->address, by_auto, n) == 0)
-		snprintf(
-			out, size, "verbs://%s+%s", handle->address + n, handle->address);
+		snprintf(out, size, "verbs://%s", handle->address + n);
 	else
 		snprintf(out, size, "%s", handle->address);
 }
@@ -434,7 +434,7 @@ static int start_connecting(struct net *net, int device, struct handle *handle)
 {
 	struct tern_peer_opts opts = {
 		.event = on_event, .name = net->name, .secret = handle->secret};
-	char address[2 * sizeof(handle->address)];
+	char address[sizeof(handle->address) + 8];
 	struct comm *comm;
 	int r = -ENOMEM;
 

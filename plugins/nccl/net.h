@@ -65,7 +65,6 @@ struct comm {
 	bool sends;
 	/* Changed with the context locked. */
 	bool up, down, closing;
-	bool copies; /* a line has said that no RDMA device moves its GPU memory */
 	int status;
 	struct request requests[REQUESTS_MAX];
 	struct tern_req reqs[]; /* of all requests */
