@@ -5,8 +5,10 @@ usage: torch_transport.py
 """
 import asyncio
 import contextlib
+import io
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -282,8 +284,19 @@ def ranks_find_each_other_through_a_store():
         end.close()
 
 
+def the_log_tells_the_fabric():
+    os.environ["TERN_LOG"] = "info"
+    try:
+        for fabrics, fabric in (("auto", "shm"), ("tcp", "tcp")):
+            with contextlib.redirect_stderr(io.StringIO()) as said, Other(fabrics) as other:
+                told = f"tern: this endpoint reads from and writes to .*, pid {other.process.pid} .* by {fabric}\n"
+                assert re.fullmatch(told, said.getvalue()), said.getvalue()
+    finally:
+        del os.environ["TERN_LOG"]
+
+
 if __name__ == "__main__":
     tap.run([tensors_are_written_and_read, many_transfers_are_under_way, transfers_are_awaited,
              a_timeout_ends_the_wait_and_not_the_transfer, an_end_waits_for_the_transfers, a_peer_that_is_killed_is_named,
              memory_that_is_gone_is_refused, what_is_not_supported_is_refused_in_a_line,
-             ranks_find_each_other_through_a_store])
+             ranks_find_each_other_through_a_store, the_log_tells_the_fabric])
