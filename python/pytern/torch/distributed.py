@@ -49,6 +49,28 @@ _OF_BOOL = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 
 # ---- what a call returns ----
 
+class Received(list[Any]):
+    """The tensors of a receive from any rank, as its future gives them."""
+
+    def __init__(self, tensors: Any, rank: int) -> None:
+        super().__init__(tensors)
+        self.rank = rank
+
+
+def _let_works_tell_their_source() -> None:
+    """A work of a backend in Python comes back from PyTorch 2.15 in a wrapper, which has the future of the work but does
+    not ask it for the rank that has sent: recv() without a source would raise after it has received."""
+    own_answer = dist.Work._source_rank
+
+    def source_rank(work: Any) -> int:
+        with contextlib.suppress(RuntimeError):
+            return own_answer(work)
+        value = work.get_future().value()
+        return value.rank if isinstance(value, Received) else own_answer(work)
+
+    dist.Work._source_rank = source_rank
+
+
 class Work(getattr(dist, "_Work", None) or dist.Work):
     """An operation under way. `operations`: what it waits for; `then`: called once, when these have ended well."""
 
@@ -113,7 +135,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def _value(self, promise: "Future[Any]") -> Any:
         self._end(None)
-        return self._tensors
+        return self._tensors if self._from is None else Received(self._tensors, self._from.rank())
 
     def _answer(self) -> None:
         """Tells the future, after the end."""
@@ -620,6 +642,8 @@ def register_backend() -> None:
     """Makes "tern" known to torch.distributed. Importing this module does it."""
     if "tern" in getattr(dist.Backend, "backend_list", ()) or hasattr(dist.Backend, "TERN"):
         return
+    if IS_BACKEND:
+        _let_works_tell_their_source()
     try:
         dist.Backend.register_backend("tern", _make, devices=["cpu"])
     except TypeError:  # PyTorch 1.13
