@@ -5,7 +5,7 @@ machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 
-Tests use some of it, too: install.py [torch] [jax] [nixl] [nccl] installs these alone.
+Tests use some of it, too: install.py [torch] [jax] [nixl] [nccl] [ray] installs these alone.
 """
 import dataclasses
 import os
@@ -65,6 +65,7 @@ class Environment:
 TORCH = Environment(BUILD / "torch", TORCH_WHEEL, "5 GB", ("numpy",))
 JAX = Environment(BUILD / "jax", JAX_WHEEL, "0.6 GB")
 NCCL = Environment(BUILD / "nccl", NCCL_WHEEL, "0.4 GB", ("--no-deps",))
+RAY = Environment(BUILD / "ray", "ray==2.60.0", "0.3 GB")
 NIXL = Environment(BUILD / "nixl", f"nixl-cu12=={NIXL_WHEELS['nixl-cu12']}", "70 MB", ("--no-deps",))
 
 # Package, and a file or program that shows that it is there.
@@ -181,10 +182,15 @@ def nixl(say):
     return run_steps([TORCH.python(), "-m", "pip", "install", "-q", "--no-deps", *wheels])
 
 
+def ray(say):
+    """Installs Ray if it is missing, where it finds Debian's PyTorch. Returns why that failed; "" if it is there."""
+    return RAY.install(say, "--system-site-packages")
+
+
 # By name. Each takes a function that prints a line, and returns why it failed, or "".
-FROM_PYPI = {"torch": TORCH.install, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install}
+FROM_PYPI = {"torch": TORCH.install, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
 # Those of ./run test plugins, in this order. None of its tests uses JAX, which has no plug-in.
-PLUGINS = ("torch", "nixl", "nccl")
+PLUGINS = ("torch", "nixl", "nccl", "ray")
 
 
 def plugins(say):

@@ -156,7 +156,7 @@ class _Jax:
     @staticmethod
     def finish(array: Any) -> Any:
         import jax
-        return jax.numpy.asarray(array)
+        return jax.device_put(array, jax.local_devices(backend="cpu")[0], may_alias=True)
 
 
 _LIBRARIES: dict[str, Any] = {"torch": _Torch, "numpy": _NumPy, "jax": _Jax, "jaxlib": _Jax}
@@ -521,8 +521,8 @@ def register(name: str = "tern", data_type: type | None = None) -> None:
         import torch
         data_type = torch.Tensor
     if _library(data_type) == "jax":
-        import jax
-        data_type = type(jax.numpy.zeros(0))  # Ray knows objects by their very type
+        from jax._src.array import ArrayImpl
+        data_type = ArrayImpl  # Ray knows objects by their very type, which is this one
     known = util.transport_manager_info.get(name.upper())
     if known is None:
         util.register_tensor_transport(name, ["cpu"], TernTransport, data_type)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -83,6 +84,9 @@ class Process:
     def resident(self):
         pages = Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def links(self):
+        return len(pytern.ray.endpoint()._links)
 
     def fabrics(self):
         return sorted({link.peer.fabric for link in pytern.ray.endpoint()._links.values()})
@@ -183,7 +187,8 @@ def tensors():
                for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int64,
                              torch.bool, torch.complex64)}
     return {**numbers, "scalar": torch.tensor(3.5), "none": torch.empty(0, 4), "view": torch.arange(60).reshape(3, 20)[1],
-            "gradient": torch.ones(3, requires_grad=True), "text": "not a tensor", "large": torch.arange(5 << 20)}
+            "gradient": torch.ones(3, requires_grad=True), "parameter": torch.nn.Parameter(torch.ones(5)),
+            "text": "not a tensor", "large": torch.arange(5 << 20)}
 
 
 def same(got):
@@ -194,7 +199,7 @@ def same(got):
             assert got[name] == tensor
         else:
             assert got[name].dtype == tensor.dtype and got[name].shape == tensor.shape, name
-            assert torch.equal(got[name], tensor.detach()), name
+            assert type(got[name]) is type(tensor) and torch.equal(got[name], tensor.detach()), name
     return "same"
 
 
@@ -206,6 +211,8 @@ def values_are_equal_whatever_way_they_come():
         assert answer(consumer.get.remote(lent(made), same)) == "same"
         assert same(answer(made)) == "same"
         assert answer(consumer.fabrics.remote()) == ["shm" if fabrics == "auto" else "tcp"]
+        several = [producer.make.remote(1000, value) for value in range(20)]
+        assert [int(got.sum()) for got in answer(several)] == list(range(0, 20_000, 1000))
         # An object of the driver's.
         put = ray.put(tensors(), _tensor_transport="tern")
         assert answer(consumer.take.remote(put, same)) == "same"
@@ -332,20 +339,23 @@ def a_killed_sender_is_named_and_the_receiver_goes_on():
             if number == 0:
                 error = refused(consumer.get.remote([made], len))
                 assert f"(pid {pid} on " in error and "has ended or started again" in error, error
+        # Nothing is left of the processes that were killed.
+        until(lambda: answer(consumer.links.remote()) == 2, "links of dead processes are kept")
         for actor in producer, other, consumer:
             ray.kill(actor)
     print(f"# {KILLS // 2 * 2} processes killed, seed {SEED}", flush=True)
 
 
 def a_stopped_sender_is_named_at_the_deadline():
-    producer, consumer = start(Producer, "tcp"), start(Consumer, "tcp")
-    pid = answer(producer.pid.remote())
-    made, error = transfers_until_the_end(producer, consumer, lambda pid: os.kill(pid, signal.SIGSTOP))
-    assert f"not within {0.9 * RAY_LIMIT_S:.3g} s, and that process does not answer" in error, error
-    os.kill(pid, signal.SIGCONT)
-    assert answer(consumer.get.remote([made], lambda got: len(got))) == BIG
-    ray.kill(producer)
-    ray.kill(consumer)
+    for fabrics in FABRICS:
+        producer, consumer = start(Producer, fabrics), start(Consumer, fabrics)
+        pid = answer(producer.pid.remote())
+        made, error = transfers_until_the_end(producer, consumer, lambda pid: os.kill(pid, signal.SIGSTOP))
+        assert f"not within {0.9 * RAY_LIMIT_S:.3g} s, and that process does not answer" in error, error
+        os.kill(pid, signal.SIGCONT)
+        assert answer(consumer.get.remote([made], len)) == BIG
+        ray.kill(producer)
+        ray.kill(consumer)
 
 
 def system_call(actor, group, function, *arguments):
@@ -450,6 +460,32 @@ def what_cannot_be_sent_is_refused():
     ray.kill(producer)
 
 
+def nothing_is_written_into_a_tensor_after_its_fetch_has_failed():
+    producer = start(Producer, "tcp")
+    made, pid = producer.make.remote(BIG, 5), answer(producer.pid.remote())
+    lent(made)
+    for number in range(5):
+        target = torch.zeros(BIG, dtype=torch.uint8)
+        ray.experimental.set_target_for_ref(made, [target])
+        assert answer(made) is target
+        # Most moments are in the middle of a transfer.
+        stop = threading.Timer(0.3 * random.Random(SEED + number).random(), os.kill, (pid, signal.SIGSTOP))
+        stop.start()
+        try:
+            while True:
+                ray.get(made, timeout=1)
+        except ray.exceptions.GetTimeoutError as error:
+            cause = str(error.__context__)
+            assert f"(pid {pid} on " in cause and "not within the time that ray.get() was given" in cause, cause
+        target.fill_(9)
+        stop.join()
+        os.kill(pid, signal.SIGCONT)
+        other = torch.zeros(BIG, dtype=torch.uint8)
+        ray.experimental.set_target_for_ref(made, [other])
+        assert answer(made) is other and bool((other == 5).all()) and bool((target == 9).all())
+    ray.kill(producer)
+
+
 def the_example_runs_over_tern():
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, TOP / "docs/examples/ray_weights.py"], env=environment, capture_output=True, text=True,
@@ -466,4 +502,4 @@ if __name__ == "__main__":
              what_cannot_be_sent_is_refused, who_does_not_know_the_secret_is_refused, the_secret_file_is_asked_for_too,
              aborted_transfers_end_and_all_actors_live, memory_stays_until_the_object_is_freed,
              a_killed_sender_is_named_and_the_receiver_goes_on, a_stopped_sender_is_named_at_the_deadline,
-             the_example_runs_over_tern])
+             nothing_is_written_into_a_tensor_after_its_fetch_has_failed, the_example_runs_over_tern])
