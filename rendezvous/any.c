@@ -92,8 +92,11 @@ struct tern_xfer *tern_any_take(struct tern_xfer *x)
 	struct proxy *proxy = proxy_of(x);
 	struct tern_xfer *own = TERN_TAKE(proxy->owner);
 
-	if (own) {
+	if (own)
 		tern_list_remove(&proxy->node);
+	/* Before let_go(), which may send messages: no WANT may ask for x any more. */
+	tern_xfer_end(x, -ECANCELED);
+	if (own) {
 		let_go(own);
 		own->source = x->source;
 		own->result = 0;
@@ -101,7 +104,6 @@ struct tern_xfer *tern_any_take(struct tern_xfer *x)
 		own->node.triple = x->node.triple;
 		tern_xfer_join(own, x->channel);
 	}
-	tern_xfer_end(x, -ECANCELED);
 	return own;
 }
 
@@ -147,7 +149,8 @@ static int first_arrival(
 		const struct tern_record *record =
 			n ? tern_container_of(n, struct tern_record, node) : NULL;
 
-		if (record && record->number < number) {
+		if (record && record->number < number &&
+			channels[i]->peer->state != TERN_PEER_STATE_DOWN) {
 			number = record->number;
 			first = (int)i;
 		}

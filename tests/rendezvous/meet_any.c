@@ -263,6 +263,21 @@ static void test_it_goes_on_without_peers_that_are_lost(const struct instance *i
 	fan_free(f);
 }
 
+/* What a lost peer has sent is still there, and cannot be had any more. */
+static void test_what_a_lost_peer_has_sent_is_not_taken(const struct instance *instance)
+{
+	struct fan *f = fan_new(instance, NULL);
+	struct call send[2] = {0}, recv = {0};
+
+	send_on(f, &send[0], 0, 1, SMALL, 1);
+	meet_settle(f->meet);
+	tern_peer_down(f->in_peers[0], -ECONNRESET);
+	recv_any(f, &recv, 1, 0);
+	send_on(f, &send[1], 1, 1, SMALL, 2);
+	expect_from(f, &recv, 1, SMALL, 2);
+	fan_free(f);
+}
+
 static void test_it_ends_with_the_first_lost_peer_if_all_are_needed(
 	const struct instance *instance)
 {
@@ -601,6 +616,7 @@ const struct conformance_test meet_any[] = {
 	CONFORMANCE(test_receives_of_both_kinds_keep_their_order, NEEDS_NOTHING),
 	CONFORMANCE(test_a_cancelled_one_takes_nothing, NEEDS_NOTHING),
 	CONFORMANCE(test_it_goes_on_without_peers_that_are_lost, NEEDS_NOTHING),
+	CONFORMANCE(test_what_a_lost_peer_has_sent_is_not_taken, NEEDS_NOTHING),
 	CONFORMANCE(
 		test_it_ends_with_the_first_lost_peer_if_all_are_needed, NEEDS_NOTHING),
 	CONFORMANCE(test_the_orderly_end_of_all_peers_ends_it, NEEDS_NOTHING),

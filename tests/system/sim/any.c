@@ -24,7 +24,13 @@
 #include "transport/context.h"
 #include "transport/sim/sim.h"
 
-enum { SENDERS_MAX = 5, SENDS = 160, TRIPLES = 40, RECVS = 24 };
+enum {
+	SENDERS_MAX = 5,
+	ASKED_MAX = 2 * SENDERS_MAX,
+	SENDS = 160,
+	TRIPLES = 40,
+	RECVS = 24
+};
 #define BYTES_MAX 3000u
 #define STEP_NS   (20 * TERN_NS_PER_US)
 #define CALM_NS   (TERN_NS_PER_S / 2)
@@ -68,7 +74,7 @@ struct recv {
 	int from; /* the sender; -1: any */
 	unsigned triple;
 	/* Any: the senders that were asked, in this order. */
-	unsigned asked[SENDERS_MAX], asked_count;
+	unsigned asked[ASKED_MAX], asked_count;
 	bool posted, cancelled, needs_all;
 	uint64_t order; /* of posting */
 };
@@ -250,7 +256,7 @@ static bool has_more(const struct world *w, unsigned triple)
 
 static void post_recv(struct world *w, struct recv *r)
 {
-	struct tern_channel *channels[SENDERS_MAX];
+	struct tern_channel *channels[ASKED_MAX];
 	unsigned first = (unsigned)below(w, w->sender_count);
 
 	r->world = w;
@@ -267,8 +273,11 @@ static void post_recv(struct world *w, struct recv *r)
 
 		if (w->senders[s].down || (i && !w->draining && below(w, 5) == 0))
 			continue;
-		channels[r->asked_count] = w->senders[s].source;
-		r->asked[r->asked_count++] = s;
+		/* A program may name a channel twice. */
+		for (unsigned twice = below(w, 6) == 0 ? 2 : 1; twice > 0; twice--) {
+			channels[r->asked_count] = w->senders[s].source;
+			r->asked[r->asked_count++] = s;
+		}
 	}
 	if (!r->asked_count || (r->from >= 0 && w->senders[first].down))
 		return;
