@@ -229,6 +229,8 @@ static void test_where_the_owners_program_takes_no_part(const struct instance *i
 		buf_fill(&buf, 7);
 		assert_int_equal(call_put(&put, &pane, &buf, EDGE, NULL), 0);
 		end_well(&pane, &put);
+		there.bytes = 8;
+		assert_true(buf_holds(&there, 7));
 	}
 	pane.meet->ends[B].asleep = false;
 	pane_fini(&pane);

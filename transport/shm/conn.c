@@ -40,37 +40,21 @@
 #include "transport/shm/shm.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-
-#ifndef SO_PEERPIDFD
-/* Linux 6.5: returns the peer's pidfd, without a race on the reuse of its pid. */
-#define SO_PEERPIDFD 77
-#endif
-
-/* Musl has no <sys/pidfd.h> with pidfd_open(), so the system call is made directly. */
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
 
 #define DIAL_NS  (2 * TERN_NS_PER_MS)
 #define HELLO_NS (5 * TERN_NS_PER_S)
 /* Time to wait for the pidfd after an end of file: an ending process may have much memory
  * to free. */
 #define EXIT_NS (800 * TERN_NS_PER_MS)
-/* Time for which a peer that was there is taken to be there, so that small puts in a row do
- * not pay for a look each. No process ends and gives its pid to another one so fast. */
-#define THERE_NS (20 * TERN_NS_PER_US)
 
 int shm_address(const char *name, struct sockaddr_un *address)
 {
@@ -268,29 +252,6 @@ void shm_conn_drop(struct shm_conn *conn)
 		hang_up(conn);
 }
 
-/* Identifies the process at the other end, and refuses a process of another user than
- * ours or root. */
-static int identify(struct shm_conn *conn)
-{
-	struct ucred peer;
-	socklen_t bytes = sizeof(peer), fd_bytes = sizeof(conn->pidfd);
-
-	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
-		return -errno;
-	conn->pid = peer.pid;
-	snprintf(conn->base.name, sizeof(conn->base.name), "shm pid %d", (int)peer.pid);
-	if (peer.uid != geteuid() && peer.uid != 0) {
-		tern_log_stranger(conn->base.port->env,
-			"%s: refused: user id %u is not %u", conn->base.name, peer.uid,
-			geteuid());
-		return -EACCES;
-	}
-	if (getsockopt(conn->fd, SOL_SOCKET, SO_PEERPIDFD, &conn->pidfd, &fd_bytes))
-		conn->pidfd =
-			peer.pid > 0 ? (int)syscall(SYS_pidfd_open, peer.pid, 0) : -1;
-	return 0;
-}
-
 static int send_area(struct shm_conn *conn, enum shm_note_type type)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -319,7 +280,7 @@ static int send_area(struct shm_conn *conn, enum shm_note_type type)
 static int greet(struct shm_conn *conn)
 {
 	struct shm_port *port = shm_conn_port(conn);
-	int status = identify(conn);
+	int status = shm_process_identify(conn);
 
 	if (!status)
 		status = send_area(conn, SHM_HELLO);
@@ -448,7 +409,7 @@ static int accept_one(struct shm_lsn *lsn)
 	}
 	conn->fd = fd;
 	add_conn(conn);
-	status = identify(conn);
+	status = shm_process_identify(conn);
 	if (!status)
 		status = shm_watch_add(port, fd, &conn->socket_watch, SHM_WATCH_SOCKET);
 	if (!status && conn->pidfd >= 0)
@@ -483,37 +444,6 @@ int shm_accept(struct shm_lsn *lsn)
 	return 16;
 }
 
-/* Tests whether process_vm_readv() works on the peer: reads a random word that only the
- * right process has at this address. */
-static bool probe(struct shm_conn *conn, const struct shm_note *note)
-{
-	const struct shm_fabric *fabric =
-		tern_container_of(conn->base.port->fabric, struct shm_fabric, base);
-	uint64_t word = ~note->probe_word;
-	struct iovec here = {.iov_base = &word, .iov_len = sizeof(word)};
-	struct iovec there = {.iov_base = (void *)(uintptr_t)note->probe_address,
-		.iov_len = sizeof(word)};
-
-	if (fabric->no_cma || conn->pid <= 0)
-		return false;
-	return process_vm_readv(conn->pid, &here, 1, &there, 1, 0) == sizeof(word) &&
-	       word == note->probe_word;
-}
-
-/* Tests whether process_vm_writev() works on a peer that was probed: writes the word that
- * is there. The end of its process must be noticed by the system, since its pid may be
- * used again. */
-static bool may_write(struct shm_conn *conn, const struct shm_note *note)
-{
-	uint64_t word = note->probe_word;
-	struct iovec here = {.iov_base = &word, .iov_len = sizeof(word)};
-	struct iovec there = {.iov_base = (void *)(uintptr_t)note->probe_address,
-		.iov_len = sizeof(word)};
-
-	return conn->cma && conn->pidfd >= 0 &&
-	       process_vm_writev(conn->pid, &here, 1, &there, 1, 0) == sizeof(word);
-}
-
 /* Handles the peer's HELLO or WELCOME: maps its area (shared memory, ring.h). */
 static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 {
@@ -535,9 +465,7 @@ static int take_area(struct shm_conn *conn, const struct shm_note *note, int fd)
 	if (bytes > port->area_bytes)
 		munmap((char *)base + port->area_bytes, bytes - port->area_bytes);
 	conn->peer = base;
-	conn->cma = probe(conn, note);
-	if (may_write(conn, note))
-		conn->base.caps |= TERN_CAP_WINDOW_PUT | TERN_CAP_LANDS;
+	shm_process_probe(conn, note);
 	if ((note->flags & SHM_LENDS) && tern_ipc_is_built())
 		conn->base.caps |= TERN_CAP_LEND;
 	return 0;
@@ -719,25 +647,6 @@ int shm_conn_socket(struct shm_conn *conn)
 	return count;
 }
 
-bool shm_conn_is_there(struct shm_conn *conn)
-{
-	struct pollfd entries[] = {{.fd = conn->pidfd, .events = POLLIN},
-		{.fd = conn->fd, .events = POLLRDHUP}};
-	uint64_t now_ns = tern_now_ns(conn->base.port->env);
-
-	if (conn->there_ns && now_ns - conn->there_ns < THERE_NS)
-		return true;
-	conn->there_ns = now_ns;
-	return poll(entries, TERN_ARRAY_SIZE(entries), 0) == 0;
-}
-
-bool shm_conn_has_exited(const struct shm_conn *conn)
-{
-	struct pollfd entry = {.fd = conn->pidfd, .events = POLLIN};
-
-	return conn->pidfd >= 0 && poll(&entry, 1, 0) > 0;
-}
-
 void shm_conn_part(struct shm_conn *conn, bool bye)
 {
 	struct shm_port *port = shm_conn_port(conn);
@@ -756,7 +665,7 @@ void shm_conn_part(struct shm_conn *conn, bool bye)
 
 void shm_conn_parted(struct shm_conn *conn)
 {
-	if (shm_conn_has_exited(conn))
+	if (shm_process_has_exited(conn))
 		shm_conn_fail(conn, -EPIPE);
 	else if (conn->bye || !conn->due_ns)
 		shm_conn_fail(conn, -ECONNRESET);
@@ -784,7 +693,7 @@ void shm_conn_close(struct tern_conn *base, bool flush)
 	if (conn->state == SHM_UP)
 		shm_conn_fail(conn, 0);
 	else if (conn->state == SHM_PARTING)
-		shm_conn_fail(conn, shm_conn_has_exited(conn) ? -EPIPE : -ECONNRESET);
+		shm_conn_fail(conn, shm_process_has_exited(conn) ? -EPIPE : -ECONNRESET);
 	else
 		shm_conn_fail(conn, -ECANCELED);
 }
@@ -836,20 +745,34 @@ static void end_ops(struct shm_conn *conn)
 }
 
 /* True: shm_conn_reap() must be called again, because the peer is just writing to memory of
- * this process. Call this after shm_say_gone(). */
+ * this process. Call this after shm_say_gone(). A conn that the layer above does not know
+ * has exposed nothing. */
 static bool awaits_writer(struct shm_conn *conn)
 {
-	if (!conn->peer ||
+	uint64_t now_ns;
+
+	if (!conn->known || !conn->peer ||
 		!atomic_load_explicit(&conn->peer->writing, memory_order_acquire) ||
-		shm_conn_has_exited(conn))
+		shm_process_has_exited(conn) || shm_process_has_hung_up(conn))
 		return false;
+	now_ns = tern_now_ns(conn->base.port->env);
+	if (!conn->written_ns)
+		conn->written_ns = now_ns;
+	if (!conn->told_written && now_ns - conn->written_ns > TERN_NS_PER_S) {
+		conn->told_written = true;
+		tern_log(conn->base.port->env, TERN_LOG_WARN,
+			"%s: the connection has ended, but the peer is in the middle of "
+			"a write to memory of this process, as if it was stopped there; "
+			"nothing of this peer can end before that call has",
+			conn->base.name);
+	}
 	tern_list_push(&shm_conn_port(conn)->written, &conn->node);
 	return true;
 }
 
 static bool is_read(const struct shm_conn *conn)
 {
-	return conn->peer && !shm_conn_has_exited(conn) &&
+	return conn->peer && !shm_process_has_exited(conn) &&
 	       atomic_load_explicit(&conn->peer->reading, memory_order_acquire);
 }
 
@@ -888,7 +811,7 @@ bool shm_conn_reap(struct shm_conn *conn)
 	tern_list_remove(&conn->node);
 	if (!conn->over)
 		end_ops(conn);
-	if (awaits_writer(conn) || awaits_reader(conn))
+	if (awaits_writer(conn) || (conn->known && awaits_reader(conn)))
 		return false;
 	if (conn->known)
 		port->base.handler->closed(

@@ -129,7 +129,7 @@ static bool write_begin(struct shm_conn *conn)
 {
 	atomic_store_explicit(&conn->own->writing, 1, memory_order_seq_cst);
 	if (!atomic_load_explicit(&conn->peer->gone, memory_order_seq_cst) &&
-		shm_conn_is_there(conn))
+		shm_process_is_there(conn))
 		return true;
 	atomic_store_explicit(&conn->own->writing, 0, memory_order_release);
 	return false;
@@ -154,25 +154,24 @@ static int64_t write_process(
 	return n;
 }
 
-/* Ends a put, or its conn, after a failure of write_process(). */
+/* Ends a put after a failure of write_process(), or its conn if the peer is gone. */
 static void put_failed(struct shm_conn *conn, struct tern_op *op, int64_t status)
 {
 	struct tern_env *env = conn->base.port->env;
 
-	if (status == -ENOTCONN || status == -ESRCH) {
+	/* -ESRCH: the process is ending. Look, and do not rely on the last look. */
+	if (status == -ESRCH)
+		conn->there_ns = 0;
+	if (status == -ENOTCONN || (status == -ESRCH && !shm_process_is_there(conn))) {
 		shm_conn_part(conn, shm_peer_gone(conn));
-	} else if (status == -EFAULT) {
-		tern_log(env, TERN_LOG_WARN,
-			"%s: its memory that it lets this process write is read-only, or "
-			"no longer mapped",
-			conn->base.name);
-		op_end(op, -EACCES);
-	} else {
-		tern_log(env, TERN_LOG_WARN,
-			"%s: cut: the system no longer permits writing to its memory: %s",
-			conn->base.name, tern_status_text((int)status));
-		shm_conn_fail(conn, -EACCES);
+		return;
 	}
+	tern_log(env, TERN_LOG_WARN, "%s: a put into its memory failed: %s%s",
+		conn->base.name, tern_status_text((int)status),
+		status == -EFAULT
+			? ": memory of one end is read-only, or no longer mapped"
+			: "");
+	op_end(op, -EACCES);
 }
 
 /* Size of the next piece to copy, of the first op in conn->copying. */
@@ -232,6 +231,15 @@ static bool may_copy(const struct shm_conn *conn)
 	return conn->state == SHM_UP && !tern_list_empty(&conn->copying);
 }
 
+/* What the first op in conn->copying costs at least, as bytes to copy: a put is a system
+ * call. */
+static uint64_t least_cost(const struct shm_conn *conn)
+{
+	const struct shm_op *op = tern_list_first(&conn->copying, struct shm_op, node);
+
+	return op->kind == SHM_OP_PUT ? 4096 : SHM_LINE;
+}
+
 /* Copies pieces of at most SHM_PIECE_BYTES in total. Returns the number of pieces. */
 static int copy_pieces(struct shm_conn *conn)
 {
@@ -239,7 +247,7 @@ static int copy_pieces(struct shm_conn *conn)
 	int count = 0;
 
 	while (left && may_copy(conn) && piece_bytes(conn) <= left) {
-		left -= TERN_MIN(left, TERN_MAX(piece_bytes(conn), (uint64_t)SHM_LINE));
+		left -= TERN_MIN(left, TERN_MAX(piece_bytes(conn), least_cost(conn)));
 		copy_piece(conn);
 		count++;
 	}

@@ -5,6 +5,7 @@
  *     ring.c       the lock-free ring of messages; announcing sleep and waking
  *     fd.c         sealed memory, and packets that carry descriptors
  *     conn.c       handshake, end of the peer, failure
+ *     process.c    the peer's process: who it is, and what the system permits
  *     name.c       names of listeners of "auto://"
  *     region.c     exposures; how a get, a put or a peek begins
  *     copy.c       copying the bytes of gets and puts: slabs, process_vm_readv, chunks

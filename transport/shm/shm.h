@@ -85,8 +85,7 @@ struct shm_note {
 	int32_t status;
 	uint32_t flags; /* enum shm_note_flags; the receiver ignores unknown bits */
 	/* In HELLO and WELCOME: an address in the sender's process. The receiver tests
-	 * whether it can read from there with process_vm_readv(), and write the same word
-	 * there with process_vm_writev(). */
+	 * whether it can read from there with process_vm_readv(). */
 	uint64_t probe_address;
 	uint64_t probe_word; /* the value at probe_address */
 };
@@ -361,7 +360,13 @@ struct shm_conn {
 	 * none. */
 	uint64_t due_ns;
 	uint64_t probe_word; /* word that the peer reads to test process_vm_readv() */
-	uint64_t there_ns;   /* time at which shm_conn_is_there() last looked; 0: never */
+	uint64_t their_address, their_word; /* the same of the peer */
+	/* Time at which shm_process_is_there() last found the peer; 0: never. */
+	uint64_t there_ns;
+	/* Time at which this end began to wait for the end of a write of the peer; 0: it
+	 * does not. */
+	uint64_t written_ns;
+	bool told_written;                 /* the log says that it waits */
 	char address[SHM_ADDRESS_MAX + 1]; /* if DIALLING: the address to connect to */
 
 	/* Areas (ring.h) of both ends; NULL: not mapped yet, or unmapped at the end. */
@@ -453,11 +458,6 @@ void shm_conn_close(struct tern_conn *conn, bool flush);
 int shm_accept(struct shm_lsn *lsn);
 /* Handles events of a conn's socket. Returns the number of events. */
 int shm_conn_socket(struct shm_conn *conn);
-/* True if the peer's process has not ended, so its pid is not another process's, and has
- * its socket open, so it does not run another program (execve). */
-bool shm_conn_is_there(struct shm_conn *conn);
-/* True if the peer's process is known to have ended. */
-bool shm_conn_has_exited(const struct shm_conn *conn);
 /* Handles the end of the peer's process. Returns the number of events. */
 int shm_conn_process(struct shm_conn *conn);
 /* Acts if conn->due_ns has passed. Returns the number of events. */
@@ -499,6 +499,22 @@ int shm_watch_add(
 /* Converts an address (a name) to a socket address. Returns its length, or -EINVAL. */
 struct sockaddr_un;
 int shm_address(const char *name, struct sockaddr_un *address);
+
+/* process.c: the process at the other end. */
+
+/* Stores who it is. -EACCES: it is of another user than ours or root. */
+int shm_process_identify(struct shm_conn *conn);
+/* Stores whether this process may read and write its memory; `note` is its HELLO or
+ * WELCOME. */
+void shm_process_probe(struct shm_conn *conn, const struct shm_note *note);
+/* True if it has not ended, so its pid is not another process's, and has its word where it
+ * was, so it does not run another program (execve). */
+bool shm_process_is_there(struct shm_conn *conn);
+/* True if it is known to have ended. */
+bool shm_process_has_exited(const struct shm_conn *conn);
+/* True if it has closed its socket. Its threads have returned from all system calls then,
+ * whether it has ended or runs another program. */
+bool shm_process_has_hung_up(const struct shm_conn *conn);
 
 /* region.c: exposing memory to peers, and starting gets, puts and peeks. */
 

@@ -170,6 +170,24 @@ static void test_nothing_is_put_after_the_owner_has_closed(void **state)
 	scene_fini(&s);
 }
 
+/* The owner's area says so before its socket does. */
+static void test_nothing_is_put_after_the_owner_has_set_gone(void **state)
+{
+	struct scene s;
+	struct work put = new_work();
+
+	(void)state;
+	scene_init(&s, false);
+	assert_int_equal(
+		start_put(s.duo.a.conns[0], &put, s.source, 64, &s.region, 0), 0);
+	shm_say_gone(shm_conn_of(s.duo.b.conns[0]));
+	UNTIL(&s.duo.a, NONE, s.duo.a.closed_count);
+	assert_true(put.status < 0);
+	assert_int_equal((unsigned char)s.target->base[4099], 0x5a);
+	UNTIL(&s.duo.b, NONE, s.duo.b.closed_count);
+	scene_fini(&s);
+}
+
 /* `a` is as if stopped within the system call that writes. */
 static void test_close_waits_for_the_system_call_that_writes(void **state)
 {
@@ -190,6 +208,19 @@ static void test_close_waits_for_the_system_call_that_writes(void **state)
 	scene_fini(&s);
 }
 
+static void writes_and_then_runs_another_program(const char *address)
+{
+	struct end end;
+
+	end_init(&end, false);
+	end_connect(&end, address);
+	UNTIL(&end, NONE, end.conn_count);
+	atomic_store(&shm_conn_of(end.conns[0])->own->writing, 1);
+	send_number(end.conns[0], 0, 0);
+	end_poll(&end);
+	execlp("sleep", "sleep", "1000", NULL);
+}
+
 static void writes_for_ever(const char *address)
 {
 	struct end end;
@@ -199,8 +230,27 @@ static void writes_for_ever(const char *address)
 	UNTIL(&end, NONE, end.conn_count);
 	atomic_store(&shm_conn_of(end.conns[0])->own->writing, 1);
 	send_number(end.conns[0], 0, 0);
+	end_poll(&end);
 	for (;;)
-		end_sleep(&end);
+		pause();
+}
+
+static void test_close_does_not_wait_for_a_writer_that_runs_another_program(void **state)
+{
+	struct end end;
+	pid_t pid;
+
+	(void)state;
+	end_init(&end, false);
+	end_listen(&end);
+	pid = in_child(writes_and_then_runs_another_program,
+		end.port->ops->lsn_address(end.lsn));
+	UNTIL(&end, NONE, end.message_count);
+	end.port->ops->conn_close(end.conns[0], false);
+	UNTIL(&end, NONE, end.closed_count);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	end_fini(&end);
 }
 
 static void test_close_does_not_wait_for_a_dead_writer(void **state)
@@ -287,7 +337,10 @@ int main(void)
 		cmocka_unit_test(test_put_to_a_region_for_gets_ends_the_conn),
 		cmocka_unit_test(test_nothing_is_put_after_the_owner_has_closed),
 		cmocka_unit_test(test_close_waits_for_the_system_call_that_writes),
+		cmocka_unit_test(
+			test_close_does_not_wait_for_a_writer_that_runs_another_program),
 		cmocka_unit_test(test_close_does_not_wait_for_a_dead_writer),
+		cmocka_unit_test(test_nothing_is_put_after_the_owner_has_set_gone),
 		cmocka_unit_test(test_many_puts_beside_messages),
 	};
 
