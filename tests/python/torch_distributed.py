@@ -332,6 +332,33 @@ def refusals(rank, size):
     return found
 
 
+def of_completion(rank, size):
+    tensor = torch.ones(1000)
+    work = dist.all_reduce(tensor, async_op=True)
+    wait_until_completed(work)
+    assert tensor.tolist() == [float(size)] * 1000 and all(torch.equal(tensor, found) for found in work.result())
+    work.wait()
+    wait_until_completed(dist.barrier(async_op=True))
+    work = dist.all_reduce(torch.ones(3 + rank), async_op=True)  # ranks differ
+    wait_until_completed(work)
+    try:
+        work.wait()
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
+def wait_until_completed(work):
+    due = time.monotonic() + LIMIT_S / 2
+    while not work.is_completed():
+        assert time.monotonic() < due
+        time.sleep(0.001)
+
+
+def a_work_says_when_it_is_completed():
+    for said in run(of_completion, 2):
+        assert "tern: all_reduce: operation 2 differs" in said["error"], said
+
+
 def of_float8(rank, size):
     values = [1.0, 2.0, 448.0]
     dist.broadcast(tensor := torch.tensor(values if rank == 1 else [0.0] * 3).to(torch.float8_e4m3fn), 1)
@@ -509,6 +536,6 @@ if __name__ == "__main__":
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
              ddp_gives_the_bytes_that_gloo_gives, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
              a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line,
-             float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach,
+             a_work_says_when_it_is_completed, float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach,
              a_killed_rank_is_named_by_all, a_stopped_rank_is_named_by_all,
              a_rank_that_was_started_again_is_in_a_new_group_and_the_old_one_stays_failed, the_log_tells_the_fabric])

@@ -49,26 +49,56 @@ _OF_BOOL = {"sum": "max", "max": "max", "product": "min", "min": "min"}
 
 # ---- what a call returns ----
 
-class Received(list[Any]):
-    """The tensors of a receive from any rank, as its future gives them."""
+class Results(list[Any]):
+    """The tensors of a work, as its future gives them. `rank`: the one that has sent them, if any might have."""
 
-    def __init__(self, tensors: Any, rank: int) -> None:
+    def __init__(self, tensors: Any, rank: int | None) -> None:
         super().__init__(tensors)
         self.rank = rank
 
 
-def _let_works_tell_their_source() -> None:
-    """A work of a backend in Python comes back from PyTorch 2.15 in a wrapper, which has the future of the work but does
-    not ask it for the rank that has sent: recv() without a source would raise after it has received."""
-    own_answer = dist.Work._source_rank
+def _results(work: Any) -> Results | None:
+    """Those of a work of this backend, which has ended well; None: of others."""
+    future = work.get_future()
+    value = future.value() if future.done() else None
+    return value if isinstance(value, Results) else None
+
+
+def _is_completed(work: Any) -> bool:
+    try:
+        return _results(work) is not None
+    except RuntimeError as error:  # the work has failed
+        return "tern: " in str(error)
+
+
+def _let_works_answer() -> None:
+    """A work of a backend in Python comes back from PyTorch 2.15 in a wrapper that asks it nothing but its future: it is
+    never completed, and result() and the source of a receive are errors. So these methods, of all works, ask the future
+    where their own answer is such a one. The values of other backends' futures have another class."""
+    completed, result, source = dist.Work.is_completed, dist.Work.result, dist.Work._source_rank
+
+    def is_completed(work: Any) -> bool:
+        return completed(work) or _is_completed(work)
+
+    def any_result(work: Any) -> Any:
+        try:
+            return result(work)
+        except RuntimeError:
+            found = _results(work)
+            if found is None:
+                raise
+            return list(found)
 
     def source_rank(work: Any) -> int:
-        with contextlib.suppress(RuntimeError):
-            return own_answer(work)
-        value = work.get_future().value()
-        return value.rank if isinstance(value, Received) else own_answer(work)
+        try:
+            return source(work)
+        except RuntimeError:
+            found = _results(work)
+            if found is None or found.rank is None:
+                raise
+            return found.rank
 
-    dist.Work._source_rank = source_rank
+    dist.Work.is_completed, dist.Work.result, dist.Work._source_rank = is_completed, any_result, source_rank
 
 
 class Work(getattr(dist, "_Work", None) or dist.Work):
@@ -135,7 +165,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def _value(self, promise: "Future[Any]") -> Any:
         self._end(None)
-        return self._tensors if self._from is None else Received(self._tensors, self._from.rank())
+        return Results(self._tensors or (), None if self._from is None else self._from.rank())
 
     def _answer(self) -> None:
         """Tells the future, after the end."""
@@ -643,7 +673,7 @@ def register_backend() -> None:
     if "tern" in getattr(dist.Backend, "backend_list", ()) or hasattr(dist.Backend, "TERN"):
         return
     if IS_BACKEND:
-        _let_works_tell_their_source()
+        _let_works_answer()
     try:
         dist.Backend.register_backend("tern", _make, devices=["cpu"])
     except TypeError:  # PyTorch 1.13
