@@ -498,11 +498,13 @@ void collect_operations(struct context *self, PyObject *list)
 	self->ended_operations = NULL;
 	self->last_operation = &self->ended_operations;
 	pthread_mutex_unlock(&self->lock);
+	/* All before the first let_go(), as in context_collect(). */
+	for (struct operation *o = next; o; o = o->next)
+		o->collected = true;
 	while (next) {
 		struct operation *o = next;
 
 		next = o->next;
-		o->collected = true;
 		let_go(o);
 		if (PyList_Append(list, (PyObject *)o) < 0)
 			PyErr_Clear(); /* no memory: nobody hears of this end at once */

@@ -306,12 +306,16 @@ PyObject *context_collect(struct context *self, PyObject *ignored)
 	self->ended = NULL;
 	self->last_ended = &self->ended;
 	pthread_mutex_unlock(&self->lock);
+	/* All before the first let_go(), which may run Python, and with it other threads: one
+	 * that was told of the end must not find that a request has not ended. */
+	for (struct request *r = next; r; r = r->next) {
+		r->collected = true;
+		self->posted_count--;
+	}
 	while (next) {
 		struct request *r = next;
 
 		next = r->next;
-		r->collected = true;
-		self->posted_count--;
 		let_go(r);
 		if (!r->quiet && PyList_Append(list, (PyObject *)r) < 0)
 			PyErr_Clear(); /* no memory: nobody hears of this end at once */

@@ -488,6 +488,30 @@ def nothing_crashes_in_any_order_of_the_end():
         assert done.returncode == 0 and done.stdout == "done\n" and not done.stderr, (order, done)
 
 
+class Slow(numpy.ndarray):
+    """Lets other threads run when it is dropped."""
+
+    def __del__(self):
+        Slow.dropped.set()
+        time.sleep(0.5)
+
+
+def an_end_is_seen_by_all_threads_at_once():
+    with Pair(FABRICS[0]) as pair:
+        Slow.dropped = threading.Event()
+        received = [pair.receiver.recv(key) for key in ("first", "second")]
+        first = pair.sender.send("first", numpy.zeros(1 << 18).view(Slow))
+        second = pair.sender.send("second", numpy.zeros(1 << 18))
+        for request in received:
+            request.wait()
+        time.sleep(0.2)  # both sends have ended, and nobody has looked
+        thread = threading.Thread(target=first.done)
+        thread.start()
+        assert Slow.dropped.wait(LIMIT_S)
+        assert second.done()  # the other thread has taken both ends, and drops what the first one has sent
+        thread.join()
+
+
 if len(sys.argv) > 2:
     serve(*sys.argv[1:])
 else:
@@ -500,4 +524,4 @@ else:
              a_listener_may_be_closed_while_others_use_it, a_dead_peer_is_an_exception_with_its_name_and_the_cause,
              a_peer_that_stands_still_is_given_up_after_dead_timeout, tensors_of_another_process_arrive_whole,
              nobody_connects_without_the_secret, what_cannot_be_is_refused, an_interrupt_ends_a_wait,
-             a_forked_child_has_no_connections, the_example_of_the_page_runs, nothing_crashes_in_any_order_of_the_end])
+             a_forked_child_has_no_connections, an_end_is_seen_by_all_threads_at_once, the_example_of_the_page_runs, nothing_crashes_in_any_order_of_the_end])
