@@ -14,6 +14,7 @@ class AnyRequest(Request):
 
     def __init__(self, channels: Sequence[Channel], what: str, into: Any = None) -> None:
         self._context, self._channels = channels[0].peer._context, channels
+        self._given = channels  # recv_any() adds those whose peers were down when the request was posted
         self._what, self._into = what, into
         self._futures = []
 
@@ -33,8 +34,8 @@ class AnyRequest(Request):
             return Error(status, f"{self._what}: {self._cause(status, dims, size)}")
         self._peer = source.peer
         with contextlib.suppress(Error):  # of a peer that is closed here
-            lost = [channel.peer for channel in self._channels if channel.peer.is_down]
-            if len(lost) > 1 and len(lost) == len(self._channels):
+            lost = [channel.peer for channel in self._given if channel.peer.is_down]
+            if len(lost) > 1 and len(lost) == len(self._given):
                 return _none_left(self._what, lost, source.peer)
         return super()._failure(status, dims, size)
 
@@ -71,6 +72,7 @@ def recv_any(context: Context, channels: Sequence[Channel], key: str | int, step
     while True:
         up = _those_up(what, channels, needs_all)
         request = AnyRequest(up, what, into)
+        request._given = channels
         try:
             context._native.recv_any(request, tuple(channel._native for channel in up), number, step, memory, name, peek,
                                      needs_all)
