@@ -42,7 +42,7 @@ LONG_LIMIT_S = 6 * 3600
 # else what the tests that run need. A tenth of a run is the compiler's: lines are all that a
 # stack's trace needs (-g1), and the sanitizers find the same at -O1.
 CONFIGURATIONS = [
-    ("gcc", "gcc", ["-Dwerror=true", "-Dc_args=-g1"], [], 1200, 1),
+    ("gcc", "gcc", ["-Dwerror=true", "-Dc_args=-g1"], [], 1800, 1),
     ("asan", "clang", ["-Dwerror=true", "-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=address,undefined",
                        "-Db_lundef=false"], ["install", "once", "tidy"], 1500, 4),
     # A context belongs to one thread. Programs with one thread in all are left out (unit tests with
