@@ -131,7 +131,10 @@ int serve(const char *mark)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	open_side(&s, "T");
+	/* Registered anew, so that race detectors see that it is filled before others write. */
+	assert_int_equal(nixl_deregister(s.agent, s.own[0]), 0);
 	memset(s.data[0], atoi(mark), REGION);
+	assert_int_equal(nixl_register(s.agent, s.data[0], REGION, false, &s.own[0]), 0);
 	printf("%s\n%s\n%p\n", nixl_info(s.agent), nixl_text(s.own[0]),
 		(void *)s.data[0]);
 	fflush(stdout);
