@@ -284,7 +284,7 @@ def base_of(options):
     return Base(options.base or committed["machine"]["tern"], options.tern.resolve().parent)
 
 
-# What only some questions need, and is large.
+# Large packages, and the questions for which they are installed.
 EXTRAS = {"torch": {"train", "allreduce"}, "nixl-cu12": {"transfers"}, "mooncake": {"transfers"}}
 
 

@@ -189,7 +189,7 @@ def ray(say):
 
 # By name. Each takes a function that prints a line, and returns why it failed, or "".
 FROM_PYPI = {"torch": TORCH.install, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
-# Those of ./run test plugins, in this order. None of its tests uses JAX, which has no plug-in.
+# Packages of ./run test plugins, in the order of their installation. JAX is not among them: Tern has no plug-in for it.
 PLUGINS = ("torch", "nixl", "nccl", "ray")
 
 
@@ -239,7 +239,7 @@ def build(tern_build, grpc_release, say, top=TOP):
     return ""
 
 
-# What only some questions need: name -> (function that tells whether it is there, function that installs it).
+# Packages for some questions of the bench: name -> (function that tells whether it is there, function that installs it).
 EXTRAS = {"torch": (has_torch, TORCH.install), "nixl-cu12": (lambda: NIXL.has(NIXL.wheel), nixl),
           "mooncake": (lambda: NIXL.has(MOONCAKE_WHEEL), mooncake)}
 

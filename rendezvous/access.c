@@ -526,7 +526,7 @@ int tern_window_pump_access(struct tern_peer *peer)
 
 /* ---- what the peer says ---- */
 
-/* What OPENED says, without what this end cannot do: over shm the system may permit the
+/* Bits of OPENED, without those that this end cannot use: over shm the system may permit the
  * owner to write to this process, and not the other way round. */
 static uint32_t usable(const struct tern_peer *peer, const struct tern_header *h)
 {

@@ -9,7 +9,7 @@
 
 /* ---- memory ---- */
 
-/* What NCCL registers. */
+/* A registration of NCCL: memory of the host or of a GPU. */
 struct range {
 	void *data;
 	size_t bytes;

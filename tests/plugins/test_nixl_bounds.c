@@ -226,7 +226,7 @@ static void test_a_sender_may_cancel_long_notifications(void **state)
 	free(blob);
 }
 
-/* One line, however often the peer says it. */
+/* The log has one line, however often the peer repeats its message. */
 static void test_a_peer_that_is_not_nixl_is_cut(void **state)
 {
 	const struct part wrong[] = {

@@ -242,7 +242,7 @@ def a_rank_that_has_left_blames_nobody():
         all_of(g.barrier() for g in ranks.groups)
         ranks.groups[0].close()
         ranks.peers[0][1]._native.free()
-        # It comes behind the notes of the group.
+        # This message comes behind the notes of the group.
         ranks.peers[0][2].channel().send("note", b"1")
         ranks.peers[2][0].channel().recv("note").wait()
         assert ranks.groups[2].failure == "", ranks.groups[2].failure

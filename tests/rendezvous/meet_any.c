@@ -153,7 +153,7 @@ static void test_what_has_arrived_first_is_taken(const struct instance *instance
 	fan_free(f);
 }
 
-/* Those who send later than the receive is posted: it takes the first one, and the other
+/* Several peers send after the receive was posted: it takes the first one, and the other
  * sends are left to later receives of either kind. */
 static void test_it_waits_and_takes_one(const struct instance *instance)
 {
@@ -263,7 +263,7 @@ static void test_it_goes_on_without_peers_that_are_lost(const struct instance *i
 	fan_free(f);
 }
 
-/* What a lost peer has sent is still there, and cannot be had any more. */
+/* A tensor that a lost peer has announced cannot be fetched any more. */
 static void test_what_a_lost_peer_has_sent_is_not_taken(const struct instance *instance)
 {
 	struct fan *f = fan_new(instance, NULL);
@@ -292,7 +292,7 @@ static void test_it_ends_with_the_first_lost_peer_if_all_are_needed(
 	MEET_PUMP(f->meet, call_over(&recv[0]));
 	assert_int_equal(recv[0].req.status, f->in_peers[1]->cause);
 	assert_int_equal(tern_recv_source(&recv[0].req), 1);
-	/* What has arrived is taken nevertheless. */
+	/* A tensor that has arrived is taken nevertheless. */
 	send_on(f, &send, 2, 1, SMALL, 1);
 	meet_settle(f->meet);
 	recv_any(f, &recv[1], 1, TERN_ANY_NEEDS_ALL);
