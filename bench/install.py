@@ -5,7 +5,7 @@ machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 
-Tests use some of it, too: install.py [torch] [jax] [nixl] [nccl] [ray] installs these alone.
+Tests use some of it, too: install.py [torch] [torch-2.11] [jax] [nixl] [nccl] [ray] installs these alone.
 """
 import dataclasses
 import os
@@ -21,6 +21,8 @@ VENV = BUILD / "venv"
 TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
 # PyPI has no build of PyTorch for the processor alone, so some 5 GB of it are NVIDIA's libraries, which are not used.
 TORCH_WHEEL = "torch==2.15.0"
+# Its backends of torch.distributed are other classes than those of Debian's PyTorch, and of the one above.
+TORCH_2_11_WHEEL = "torch==2.11.0"
 JAX_WHEEL = "jax==0.10.2"
 # tests/plugins/nccl_real.py knows the memory layout of this version.
 NCCL_WHEEL = "nvidia-nccl-cu12==2.28.9"
@@ -63,6 +65,8 @@ class Environment:
 
 
 TORCH = Environment(BUILD / "torch", TORCH_WHEEL, "5 GB", ("numpy",))
+TORCH_2_11 = Environment(BUILD / "torch-2.11", TORCH_2_11_WHEEL, "1.5 GB", ("--no-deps", "numpy", "typing_extensions", "sympy",
+                         "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec"))
 JAX = Environment(BUILD / "jax", JAX_WHEEL, "0.6 GB")
 NCCL = Environment(BUILD / "nccl", NCCL_WHEEL, "0.4 GB", ("--no-deps",))
 RAY = Environment(BUILD / "ray", "ray==2.60.0", "0.3 GB")
@@ -171,6 +175,17 @@ def torch_python():
     return TORCH.python() if has_torch() else SYSTEM_PYTHON
 
 
+def torch_2_11(say):
+    """Installs it without NVIDIA's libraries, for which it uses those of the newer PyTorch, for the same CUDA. Returns why
+    that failed; "" if it is there."""
+    why = "" if has_torch() else f"{TORCH_WHEEL} is missing, whose libraries it uses"
+    why = why or TORCH_2_11.install(say)
+    libraries = TORCH_2_11.site() / "nvidia"
+    if not why and not libraries.exists():
+        libraries.symlink_to(TORCH.site() / "nvidia")
+    return why
+
+
 def nixl(say):
     """Installs NIXL if it is missing. Returns why that failed; "" if it is there. It imports PyTorch, and finds Debian's.
     PyPI's PyTorch has a transport on NIXL. If it is there, NIXL is installed beside it, too, with the wheel for the same
@@ -188,9 +203,9 @@ def ray(say):
 
 
 # By name. Each takes a function that prints a line, and returns why it failed, or "".
-FROM_PYPI = {"torch": TORCH.install, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
+FROM_PYPI = {"torch": TORCH.install, "torch-2.11": torch_2_11, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
 # Packages of ./run test plugins, in the order of their installation. JAX is not among them: Tern has no plug-in for it.
-PLUGINS = ("torch", "nixl", "nccl", "ray")
+PLUGINS = ("torch", "torch-2.11", "nixl", "nccl", "ray")
 
 
 def plugins(say):

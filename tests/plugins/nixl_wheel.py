@@ -3,7 +3,7 @@
 torch.distributed._transport.
 
 It needs a Python that has NIXL: this one, or one that bench/install.py has made, which is that of PyPI's PyTorch
-with TERN_TEST_NEWEST=1 in the environment. The plug-in is linked into NIXL's folder there, as a user does.
+with TERN_TEST_TORCH=torch in the environment. The plug-in is linked into NIXL's folder there, as a user does.
 
 usage: nixl_wheel.py PLUG-IN
 """
@@ -30,7 +30,7 @@ LIMIT_S = 60
 
 
 def use_a_python_with_nixl():
-    newest = os.environ.get("TERN_TEST_NEWEST") == "1"
+    newest = os.environ.get("TERN_TEST_TORCH") == "torch"
     if importlib.util.find_spec("nixl_cu12") and not newest:
         return
     python = TOP / "build-bench" / ("torch" if newest else "nixl") / "bin/python"

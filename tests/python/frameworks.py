@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds a Python that has PyTorch or JAX: this one, Debian's, or that of a virtual environment which bench/install.py
-makes. With TERN_TEST_NEWEST=1 in the environment, PyTorch is that of PyPI.
+makes. TERN_TEST_TORCH in the environment names one of these, whose PyTorch is taken then.
 """
 import functools
 import importlib.util
@@ -11,8 +11,8 @@ from pathlib import Path
 
 DEBIAN = "/usr/bin/python3"
 BENCH = Path(__file__).resolve().parents[2] / "build-bench"
-NEWEST = os.environ.get("TERN_TEST_NEWEST") == "1"
-WHERE = {"torch": "./run test plugins" if NEWEST else "apt-get install python3-torch", "jax": "./run test"}
+TORCH = os.environ.get("TERN_TEST_TORCH")
+WHERE = {"torch": "./run test plugins" if TORCH else "apt-get install python3-torch", "jax": "./run test"}
 
 
 def has(python, name):
@@ -26,8 +26,9 @@ def has(python, name):
 @functools.cache
 def find(name):
     """The Python that has `name`; None: there is none."""
-    own = str(BENCH / name / "bin/python")
-    candidates = [own] if NEWEST and name == "torch" else [sys.executable, DEBIAN, own]
+    asked = TORCH if name == "torch" else None
+    own = str(BENCH / (asked or name) / "bin/python")
+    candidates = [own] if asked else [sys.executable, DEBIAN, own]
     return next((python for python in candidates if has(python, name)), None)
 
 

@@ -660,8 +660,15 @@ class Backend(Ranks, _BASE):  # type: ignore[misc]
         return _BASE.Options(self.getBackendName(), timedelta(seconds=self._timeout))
 
 
-# The class of C++ can be made by Python since it has a constructor.
-IS_BACKEND = "__init__" in vars(_BASE) and _BASE is not object
+def _has_constructor(base: Any) -> bool:
+    try:
+        base(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+IS_BACKEND = _has_constructor(_BASE)
 
 
 def _make(store: Any, rank: int, size: int, timeout: timedelta) -> Ranks:
