@@ -5,13 +5,17 @@ usage: torch_distributed.py
 """
 import contextlib
 import datetime
+import itertools
 import multiprocessing
 import os
+import queue
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
@@ -232,6 +236,77 @@ def ddp_gives_the_bytes_that_gloo_gives():
     assert expected[0] == expected[1]
     for fabrics in ("auto", "tcp"):
         assert run(trained, 2, fabrics=fabrics) == expected, fabrics
+
+
+class LateEvent:
+    def __init__(self, reached):
+        self._reached = reached
+
+    def synchronize(self):
+        self._reached.wait()
+
+    def query(self):
+        return self._reached.is_set()
+
+
+class LateLane:
+    """In the place of a GPU's stream: a thread copies later than it was told to."""
+
+    def __init__(self):
+        self._told = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            act = self._told.get()
+            time.sleep(random.choice((0, 0, 0.002)))
+            act()
+
+    def memory(self, shape, dtype):
+        return torch.full((shape,) if isinstance(shape, int) else shape, 113, dtype=dtype)
+
+    def follow(self, tensor):
+        pass
+
+    def get(self, tensor, host):
+        self._told.put(lambda: host.copy_(tensor.detach()))
+
+    def put(self, tensor, host):
+        self._told.put(lambda: tensor.detach().copy_(host))
+
+    def mark(self):
+        reached = threading.Event()
+        self._told.put(reached.set)
+        return LateEvent(reached)
+
+    def wait_for(self, event):
+        if threading.current_thread().name != "tern-futures":  # whose current stream nobody else uses
+            event.synchronize()
+
+
+def with_late_copies(act):
+    """The same, for tensors of the CPU that are taken for those of a GPU, except for each fifth."""
+    def acts(rank, size):
+        asked = itertools.count()
+        of_tern.Ranks._lane = lambda self, tensor: lane_of(self, tensor, next(asked))
+        return act(rank, size)
+
+    def lane_of(group, tensor, number):
+        if id(tensor) not in chosen:
+            chosen[id(tensor)] = tensor, number % 5 != 4
+        return group._lanes.setdefault("late", LateLane()) if chosen[id(tensor)][1] else None
+
+    chosen = {}
+    return acts
+
+
+def copies_of_a_gpu_may_be_late():
+    expected = run(of_gloo, 2, backend="gloo")
+    assert run(with_late_copies(of_gloo), 2) == expected
+    run(with_late_copies(beyond_gloo), 3)
+    run(with_late_copies(of_batches), 2)
+    run(with_late_copies(of_completion), 2)
+    assert run(with_late_copies(trained), 2) == run(trained, 2, backend="gloo")
 
 
 def at_once(rank, size):
@@ -534,7 +609,7 @@ def the_log_tells_the_fabric():
 if __name__ == "__main__":
     print(f"# PyTorch {torch.__version__}")
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
-             ddp_gives_the_bytes_that_gloo_gives, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
+             ddp_gives_the_bytes_that_gloo_gives, copies_of_a_gpu_may_be_late, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
              a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line,
              a_work_says_when_it_is_completed, float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach,
              a_killed_rank_is_named_by_all, a_stopped_rank_is_named_by_all,

@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,7 @@ from torch.futures import Future
 from .. import _errors, _settings
 from ..transport import AnyRequest, Channel, Context, Listener, Peer, PeerDown, Request
 from . import addresses
+from .lanes import Lane, Starter
 
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
 GROUP, MESSAGES = 1, 2
@@ -102,26 +103,30 @@ def _let_works_answer() -> None:
 
 
 class Work(getattr(dist, "_Work", None) or dist.Work):
-    """An operation under way. `operations`: what it waits for; `then`: called once, when these have ended well."""
+    """An operation under way. `operations`: what it waits for; `then`: called once, when these have ended well; `lanes`:
+    those on which it copies."""
 
-    def __init__(self, group: "Ranks", operations: Sequence[Any], then: Callable[[], None], result: Any) -> None:
+    def __init__(self, group: "Ranks", operations: Sequence[Any], then: Callable[[], None], result: Any,
+                 lanes: Iterable[Lane] = ()) -> None:
         super().__init__()
         self._group, self._operations, self._then, self._tensors = group, operations, then, result
+        self._lanes, self._copied = lanes, []
         self._lock = threading.Lock()
         self._over, self._error = False, None
-        self._from: AnyMessage | None = None
+        self._from: Sequence[AnyMessage] = ()
         self._promise: Future[Any] | None = None  # of get_future(), as `_future`
         self._future: Future[Any] | None = None
         group._keep(self)
 
     def _end(self, timeout: float | None) -> None:
-        """Waits for the end."""
+        """Waits for the end. What is to be copied to a GPU then, the current stream waits for."""
         with self._lock:
             if not self._over:
                 try:
                     for operation in self._operations:
                         operation.wait(timeout)
                     self._then()
+                    self._copied = [(lane, lane.mark()) for lane in self._lanes]
                 except _errors.Timeout as error:
                     if timeout is not None:
                         raise ERROR(str(error)) from None
@@ -133,6 +138,8 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
                 self._group._drop(self)
         if self._error is not None:
             raise self._error
+        for lane, copied in self._copied:
+            lane.wait_for(copied)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds()
@@ -140,7 +147,12 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        return self._over or all(operation.done() for operation in self._operations)
+        if not self._over and not all(operation.done() for operation in self._operations):
+            return False
+        if self._lanes:
+            with contextlib.suppress(Exception):  # wait() raises it
+                self._end(None)
+        return all(copied.query() for _, copied in self._copied)
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -149,7 +161,7 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         return self._tensors
 
     def _source_rank(self) -> int:
-        return super()._source_rank() if self._from is None else self._from.rank()
+        return self._from[0].rank() if self._from else super()._source_rank()
 
     def get_future(self) -> "Future[Any]":
         if self._future is None:
@@ -165,7 +177,9 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def _value(self, promise: "Future[Any]") -> Any:
         self._end(None)
-        return Results(self._tensors or (), None if self._from is None else self._from.rank())
+        for _, copied in self._copied:
+            copied.synchronize()  # whoever asks the future, on whatever stream
+        return Results(self._tensors or (), self._from[0].rank() if self._from else None)
 
     def _answer(self) -> None:
         """Tells the future, after the end."""
@@ -251,6 +265,8 @@ class Ranks:
         self._thread: threading.Thread | None = None
         self._sequence = 0
         self._coalesced: list[Work] | None = None  # since start_coalescing()
+        self._starter = Starter()
+        self._lanes: dict[torch.device, Lane] = {}
         self._pid, self._closed = os.getpid(), False
         secret = self._secret(store)
         self._context = Context(name=f"{socket.gethostname()}, pid {os.getpid()}", secret=secret, dead_timeout=_settings.dead_s(),
@@ -314,9 +330,10 @@ class Ranks:
     # here.
     def _keep(self, work: Work) -> None:
         if len(self._works) >= WORKS_MAX:
-            for other in [other for other in self._works if other.is_completed()]:
-                with contextlib.suppress(Exception):  # the next operation raises the same
-                    other._end(None)
+            for other in list(self._works):
+                if other.is_completed():
+                    with contextlib.suppress(Exception):  # the next operation raises the same
+                        other._end(None)
         self._works.add(work)
 
     def _drop(self, work: Work) -> None:
@@ -362,7 +379,8 @@ class Ranks:
             for work in works:
                 work._end(None)
 
-        return Work(self, [operation for work in works for operation in work._operations], end, [])
+        return Work(self, [operation for work in works for operation in work._operations], end, [],
+                    {lane for work in works for lane in work._lanes})
 
     def abort(self) -> None:
         """Ends at once what is under way, here and at the other ranks."""
@@ -372,6 +390,7 @@ class Ranks:
         _open.discard(self)
         _kept.discard(self)
         self._later.put(None)
+        self._starter.close()
         self._group.close()
         self._context.close()
 
@@ -381,6 +400,8 @@ class Ranks:
         if self._closed:
             return
         if not self._group.failure:
+            with contextlib.suppress(_errors.Error):
+                self._starter.wait(GOODBYE_S)
             self._group.close()
             self._part(time.monotonic() + GOODBYE_S)
         self.abort()
@@ -407,10 +428,41 @@ class Ranks:
 
     # ---- helpers ----
 
+    def _lane(self, tensor: torch.Tensor) -> Lane | None:
+        """None for a tensor of the CPU."""
+        if tensor.device.type == "cpu":
+            return None
+        if tensor.device.type != "cuda":
+            raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU and of CUDA devices")
+        if tensor.device not in self._lanes:
+            self._lanes[tensor.device] = Lane(tensor.device)
+        return self._lanes[tensor.device]
+
+    def _whole(self, tensor: torch.Tensor, filled: bool = True) -> torch.Tensor:
+        """The tensor, if it is a contiguous one of the CPU; else such a one with the same values, or, if it is not to be
+        filled, for other values."""
+        lane = self._lane(tensor)
+        if lane is None:
+            return tensor if tensor.is_contiguous() else tensor.contiguous()
+        whole = lane.memory(tensor.shape, tensor.dtype)
+        lane.follow(tensor)
+        if filled:
+            lane.get(tensor, whole)
+        return whole
+
+    def _put(self, tensor: torch.Tensor, whole: torch.Tensor) -> None:
+        """Lets the tensor have the values of what _whole() has returned for it."""
+        lane = self._lane(tensor)
+        if lane is not None:
+            lane.put(tensor, whole)
+        elif whole is not tensor:
+            tensor.copy_(whole)
+
+    def _given(self, tensor: torch.Tensor) -> Any:
+        return self._memory(self._whole(tensor))
+
     def _memory(self, tensor: torch.Tensor) -> Any:
         """What the transport takes of a contiguous tensor. Types that it does not have, of one byte, it moves as bytes."""
-        if tensor.device.type != "cpu":
-            raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU")
         tensor = tensor.detach()
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
@@ -438,36 +490,46 @@ class Ranks:
         seconds = options.timeout.total_seconds() if options is not None else 0
         return seconds if seconds > 0 else None
 
-    def _start(self, operations: Callable[[], Sequence[Any]], result: Any, then: Callable[[], None] = _nothing) -> Work:
+    def _start(self, operations: Callable[[], Sequence[Any]], result: Any, then: Callable[[], None] = _nothing,
+               tensors: Sequence[torch.Tensor] = ()) -> Work:
+        """`tensors`: all whose values are copied from a GPU, or to it."""
         self._sequence += 1
+        lanes = {lane for lane in map(self._lane, tensors) if lane is not None}
         try:
-            work = Work(self, operations(), then, result)
+            work = Work(self, self._starter.start([lane.mark() for lane in lanes], operations), then, result, lanes)
         except _errors.Error as error:
             raise ERROR(f"[rank {self._rank}] tern: {error}") from None
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _in_place(self, tensors: Sequence[torch.Tensor], start: Callable[[Any], Any]) -> Work:
-        """An operation on each tensor in place; those that are not contiguous are copied, there and back."""
-        whole = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
+    def _in_place(self, tensors: Sequence[torch.Tensor], start: Callable[[Any], Any],
+                  given: Sequence[torch.Tensor] = (), filled: bool = True) -> Work:
+        """An operation on each tensor in place. Those that are not contiguous, or not of the CPU, are copied: there, if they
+        are filled, and back."""
+        whole = [self._whole(tensor, filled) for tensor in tensors]
+        places = [self._memory(tensor) for tensor in whole]
 
         def copy_back() -> None:
             for tensor, copy in zip(tensors, whole):
-                if copy is not tensor:
-                    tensor.copy_(copy)
+                self._put(tensor, copy)
 
-        return self._start(lambda: [start(self._memory(tensor)) for tensor in whole], list(tensors), copy_back)
+        return self._start(lambda: [start(place) for place in places], list(tensors), copy_back, [*tensors, *given])
 
-    def _parts(self, outs: Sequence[torch.Tensor], start: Callable[[Any], Any], result: Any) -> Work:
+    def _parts(self, outs: Sequence[torch.Tensor], start: Callable[[Any], Any], result: Any,
+               given: Sequence[torch.Tensor] = ()) -> Work:
         """An operation that fills `outs`, which are parts of one tensor."""
-        whole = torch.empty(sum(out.numel() for out in outs), dtype=outs[0].dtype)
+        lane, count = self._lane(outs[0]), sum(out.numel() for out in outs)
+        whole = lane.memory(count, outs[0].dtype) if lane else torch.empty(count, dtype=outs[0].dtype)
+        for out in outs if lane else ():
+            lane.follow(out)
 
         def spread() -> None:
             for out, part in zip(outs, whole.split([out.numel() for out in outs])):
-                out.copy_(part.view(out.shape))
+                self._put(out, part.view(out.shape))
 
-        return self._start(lambda: [start(self._memory(whole))], result, spread)
+        place = self._memory(whole)
+        return self._start(lambda: [start(place)], result, spread, [*outs, *given])
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
         """How many elements the parts have that take so many rows each; without `splits` all take the same."""
@@ -482,7 +544,7 @@ class Ranks:
             raise ERROR(f"tern: {what}: expected {count} tensors of one size, got sizes {[t.numel() for t in tensors]}")
 
     def _joined(self, tensors: Sequence[torch.Tensor]) -> Any:
-        return self._memory(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        return self._given(torch.cat([tensor.reshape(-1) for tensor in tensors]))
 
     # ---- operations ----
 
@@ -505,34 +567,36 @@ class Ranks:
 
     def allgather(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         self._same("all_gather", [tensors[0], *outs[0]], self._size + 1)
-        given, limit = self._memory(tensors[0].contiguous()), self._limit(opts)
-        return self._parts(outs[0], lambda whole: self._group.all_gather(given, whole, timeout=limit), outs)
+        given, limit = self._given(tensors[0]), self._limit(opts)
+        return self._parts(outs[0], lambda whole: self._group.all_gather(given, whole, timeout=limit), outs, tensors)
 
     def _allgather_base(self, out: Any, tensor: Any, opts: Any = None) -> Work:
-        given, limit = self._memory(tensor.contiguous()), self._limit(opts)
-        return self._in_place([out], lambda whole: self._group.all_gather(given, whole, timeout=limit))
+        given, limit = self._given(tensor), self._limit(opts)
+        return self._in_place([out], lambda whole: self._group.all_gather(given, whole, timeout=limit), [tensor], filled=False)
 
     all_gather_single = _allgather_base
 
     def all_gather_single_coalesced(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
-        given, limit = iter([self._memory(tensor.contiguous()) for tensor in tensors]), self._limit(opts)
-        return self._in_place(outs, lambda whole: self._group.all_gather(next(given), whole, timeout=limit))
+        given, limit = iter([self._given(tensor) for tensor in tensors]), self._limit(opts)
+        return self._in_place(outs, lambda whole: self._group.all_gather(next(given), whole, timeout=limit), tensors,
+                              filled=False)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
-        root, given, limit = opts.rootRank, self._memory(tensors[0].contiguous()), self._limit(opts)
+        root, given, limit = opts.rootRank, self._given(tensors[0]), self._limit(opts)
         if self._rank != root:
-            return self._start(lambda: [self._group.gather(given, root, timeout=limit)], [])
+            return self._start(lambda: [self._group.gather(given, root, timeout=limit)], [], tensors=tensors)
         self._same("gather", [tensors[0], *outs[0]], self._size + 1)
-        return self._parts(outs[0], lambda whole: self._group.gather(given, root, whole, timeout=limit), outs)
+        return self._parts(outs[0], lambda whole: self._group.gather(given, root, whole, timeout=limit), outs, tensors)
 
     def scatter(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
-        root, limit, given = opts.rootRank, self._limit(opts), None
+        root, limit, given, parts = opts.rootRank, self._limit(opts), None, []
         if self._rank == root:
-            self._same("scatter", [outs[0], *tensors[0]], self._size + 1)
-            given = self._joined(tensors[0])
-        return self._in_place(outs, lambda out: self._group.scatter(given, root, out, timeout=limit))
+            parts = tensors[0]
+            self._same("scatter", [outs[0], *parts], self._size + 1)
+            given = self._joined(parts)
+        return self._in_place(outs, lambda out: self._group.scatter(given, root, out, timeout=limit), parts, filled=False)
 
     def reduce_scatter(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         self._same("reduce_scatter", [outs[0], *tensors[0]], self._size + 1)
@@ -541,36 +605,38 @@ class Ranks:
     def _reduce_scatter_base(self, out: Any, tensor: Any, opts: Any = None) -> Work:
         opts = opts or dist.ReduceScatterOptions()
         op, limit = self._op("reduce_scatter", opts, tensor), self._limit(opts)
-        given = self._memory(tensor.contiguous())
-        return self._in_place([out], lambda to: self._group.reduce_scatter(given, to, op=op, timeout=limit))
+        given = self._given(tensor)
+        return self._in_place([out], lambda to: self._group.reduce_scatter(given, to, op=op, timeout=limit), [tensor],
+                              filled=False)
 
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter_single_coalesced(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         opts = opts or dist.ReduceScatterOptions()
-        given = iter([(self._memory(tensor.contiguous()), self._op("reduce_scatter", opts, tensor)) for tensor in tensors])
+        given = iter([(self._given(tensor), self._op("reduce_scatter", opts, tensor)) for tensor in tensors])
         limit = self._limit(opts)
 
         def start(to: Any) -> Any:
             tensor, op = next(given)
             return self._group.reduce_scatter(tensor, to, op=op, timeout=limit)
 
-        return self._in_place(outs, start)
+        return self._in_place(outs, start, tensors, filled=False)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall_base(self, out: Any, tensor: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
-        given, limit, parts = self._memory(tensor.contiguous()), self._limit(opts), {}
+        given, limit, parts = self._given(tensor), self._limit(opts), {}
         if out_splits or in_splits:
             parts = {"parts": self._split(tensor, in_splits), "out_parts": self._split(out, out_splits)}
-        return self._in_place([out], lambda to: self._group.all_to_all(given, to, timeout=limit, **parts))
+        return self._in_place([out], lambda to: self._group.all_to_all(given, to, timeout=limit, **parts), [tensor],
+                              filled=False)
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outs: Any, tensors: Any, opts: Any = None) -> Work:
         given, limit = self._joined(tensors), self._limit(opts)
         parts = {"parts": [_count(t) for t in tensors], "out_parts": [_count(t) for t in outs]}
-        return self._parts(outs, lambda whole: self._group.all_to_all(given, whole, timeout=limit, **parts), outs)
+        return self._parts(outs, lambda whole: self._group.all_to_all(given, whole, timeout=limit, **parts), outs, tensors)
 
     def barrier(self, opts: Any = None) -> Work:
         return self._start(lambda: [self._group.barrier(timeout=self._limit(opts))], [])
@@ -583,12 +649,13 @@ class Ranks:
             raise _errors.Error(error.status, f"{name}: {error}") from None
 
     def send(self, tensors: Any, to: int, tag: int) -> Work:
-        given = self._memory(tensors[0].contiguous())
-        return self._start(lambda: [self._message("send to", to, lambda channel: channel.send(f"tag {tag}", given))], tensors)
+        given = self._given(tensors[0])
+        return self._start(lambda: [self._message("send to", to, lambda channel: channel.send(f"tag {tag}", given))], tensors,
+                           tensors=tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Work:
         return self._in_place(tensors, lambda into: self._message(
-            "recv from", source, lambda channel: channel.recv(f"tag {tag}", into=into)))
+            "recv from", source, lambda channel: channel.recv(f"tag {tag}", into=into)), filled=False)
 
     def _any_message(self, tag: int, into: Any) -> AnyMessage:
         ranks = {channel: rank for rank, channel in enumerate(self._messages) if channel is not None}
@@ -609,8 +676,8 @@ class Ranks:
             messages.append(self._any_message(tag, into))
             return messages[0]
 
-        work = self._in_place(tensors, start)
-        work._from = messages[0]
+        work = self._in_place(tensors, start, filled=False)
+        work._from = messages
         return work
 
 
@@ -682,7 +749,7 @@ def register_backend() -> None:
     if IS_BACKEND:
         _let_works_answer()
     try:
-        dist.Backend.register_backend("tern", _make, devices=["cpu"])
+        dist.Backend.register_backend("tern", _make, devices=["cpu", "cuda"])
     except TypeError:  # PyTorch 1.13
         dist.Backend.register_backend("tern", _make)
 

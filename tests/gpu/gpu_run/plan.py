@@ -116,6 +116,91 @@ def whole_jobs(context):
             for job in jobs.listed(context.out, context.scale == "few")]
 
 
+def python(script, *args):
+    return [sys.executable, machine.TOP / "tests" / "gpu" / script, *args]
+
+
+def of_torch(context):
+    env = {"PYTHONPATH": str(context.built / "python")}
+    return [Program("torch_jobs.py", python("torch_jobs.py", context.built / "tern"), limit_s=120, env=env),
+            Program("torch_ranks.py", python("torch_ranks.py"), limit_s=120, env=env),
+            Program("torch_ranks.py --rates", python("torch_ranks.py", "--rates"), judge.of_rows, 90, env=env)]
+
+
+def of_nccl(context):
+    env = {"TERN_NCCL_PLUGIN": str(context.built / "plugins" / "nccl" / "libnccl-net-tern.so")}
+    return [Program("nccl_ranks.py", python("nccl_ranks.py"), limit_s=60, env=env),
+            Program("nccl_ranks.py --rates", python("nccl_ranks.py", "--rates"), judge.of_rows, 90, env=env)]
+
+
+def bench(self, name, *args):
+        return [self.built / "bench" / "gpu" / name, *args]
+
+
+KERNEL_GROUPS = ["elementwise", "sums", "layers"]
+# Programs of suite gpu: name, program, arguments.
+SUITE = [*[(f"gpu_{group}", "test_gpu_kernels", [group]) for group in KERNEL_GROUPS],
+         ("gpu_engine", "test_gpu_engine", []), ("gpu_updater", "test_gpu_updater", []),
+         ("gpu_wire", "gpu_wire", []), ("gpu_wire_processes", "gpu_wire", ["--processes"])]
+HASHED = {"gpu_engine", "gpu_updater"}
+
+
+def kernels(context, **env):
+    """Every kernel once, without cuBLAS, so that Tern's own matrix products are tested and nothing else is loaded."""
+    return [Program(f"gpu_{group}", context.test("test_gpu_kernels", group), limit_s=KERNELS_LIMIT_S, scale="few",
+                    env={"TERN_GPU_BLAS": "none", **env}, again=True)
+            for group in KERNEL_GROUPS]
+
+
+def suites(context):
+    """Programs that print hashes run twice, since two processes must compute the same bits."""
+    programs = []
+    for name, program, args in SUITE:
+        hashed = name in HASHED
+        programs.append(Program(name, context.test(program, *args), again=True, group=name if hashed else ""))
+        if hashed:
+            programs.append(Program(f"{name}, another process", context.test(program, *args), group=name))
+    return programs
+
+
+def jit(context):
+    """The programs of kernels(), with PTX that the driver compiles; they run without cuBLAS, which would need
+    PTX, too."""
+    return kernels(context, CUDA_FORCE_PTX_JIT="1")
+
+
+# Only our own kernels are checked for races, not those of cuBLAS. Elementwise kernels have no barriers.
+OURS = ["--kernel-regex", "kns=tern_cuda"]
+CHECKERS = {
+    # The tests make calls that the driver refuses, on purpose.
+    "memcheck": (["--report-api-errors", "no"], set()),
+    "racecheck": (OURS, {"gpu_elementwise"}),
+    "synccheck": (OURS, {"gpu_elementwise"}),
+    "initcheck": ([], {"gpu_elementwise"}),
+}
+CHECKER_LIMIT_S = 45
+
+
+def under(tool, command):
+    return [machine.tool("compute-sanitizer"), "--tool", tool, "--error-exitcode", str(judge.FOUND),
+            "--print-limit", "20", "--target-processes", "all", *CHECKERS[tool][0], *command]
+
+
+def checker(tool):
+    def programs(context):
+        return [Program(name, under(tool, context.test(program, *args)), judge.of_checker, CHECKER_LIMIT_S, "few",
+                    may_be_slow=True)
+                for name, program, args in SUITE
+                if name not in CHECKERS[tool][1] and name != "gpu_wire_processes"]
+    return programs
+
+
+def whole_jobs(context):
+    return [Program(job.name, job.command(context.built / "tern"), judge.of_job(job.saved, job.plain), job.LIMIT_S,
+                    env=job.env, again=True, group=job.group)
+            for job in jobs.listed(context.out, context.scale == "few")]
+
+
 def torch_jobs(context):
     script = machine.TOP / "tests" / "gpu" / "torch_jobs.py"
     return [Program("torch_jobs.py", [sys.executable, script, context.built / "tern"], limit_s=120,
@@ -173,8 +258,8 @@ PARTS = [
     Part("synccheck", 60, "compute-sanitizer: barriers", checker("synccheck")),
     Part("initcheck", 60, "compute-sanitizer: reads of uninitialised memory", checker("initcheck")),
     Part("compare", 240, "training steps beside PyTorch's", compare),
-    Part("torch", 120, "jobs whose workers train a module of PyTorch, whose bytes are to be equal", torch_jobs),
-    Part("nccl", 150, "an all-reduce of NCCL over Tern, beside NCCL's sockets", nccl_ranks),
+    Part("torch", 240, "PyTorch: jobs that train a module, and torch.distributed, beside gloo", of_torch),
+    Part("nccl", 150, "an all-reduce of NCCL over Tern, beside NCCL's sockets", of_nccl),
     Part("sticky", 30, "an error on purpose that spoils the device for one process", sticky),
 ]
 BY_NAME = {part.name: part for part in PARTS}
