@@ -81,7 +81,7 @@ struct tern_listener {
 	bool refuses; /* accepts no new peer, see tern_listener_refuse_new() */
 	void (*accept)(struct tern_peer *peer, void *arg);
 	void *accept_arg;
-	char address[128];
+	char address[TERN_ADDRESS_BYTES];
 	unsigned lsn_count;
 	/* Listening sockets or the like; at most one for each fabric. */
 	struct tern_lsn *lsns[];

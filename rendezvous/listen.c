@@ -13,6 +13,7 @@
 
 #include "base/sized.h"
 #include "rendezvous/window.h"
+#include "transport/addr.h"
 
 /* ---- events of the ports ---- */
 
@@ -345,6 +346,36 @@ int tern_listen_sized(struct tern_context *ctx, const char *address,
 const char *tern_listener_address(const struct tern_listener *l)
 {
 	return l->address;
+}
+
+struct found {
+	const char *fabric; /* with "://" */
+	int fabric_length;
+	char (*out)[TERN_ADDRESS_BYTES];
+	unsigned count, max;
+};
+
+static void add_found(const char *host_port, void *arg)
+{
+	struct found *f = arg;
+
+	if (f->count < f->max)
+		snprintf(f->out[f->count], TERN_ADDRESS_BYTES, "%.*s%s", f->fabric_length,
+			f->fabric, host_port);
+	f->count++;
+}
+
+int tern_listener_addresses(
+	const struct tern_listener *l, char (*out)[TERN_ADDRESS_BYTES], unsigned max)
+{
+	const char *rest = strstr(l->address, "://") + 3;
+	struct found f = {.fabric = l->address,
+		.fabric_length = (int)(rest - l->address),
+		.out = out,
+		.max = max};
+	int r = tern_addr_reached(rest, add_found, &f);
+
+	return r < 0 ? r : (int)f.count;
 }
 
 void tern_listener_refuse_new(struct tern_listener *l)

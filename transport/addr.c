@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -194,6 +195,76 @@ bool tern_addr_is_local(const char *host)
 		found = same_host(i->ifa_addr, family, address);
 	freeifaddrs(all);
 	return found;
+}
+
+/* ---- addresses of interfaces ---- */
+
+struct reached {
+	in_port_t port; /* in the network's byte order */
+	void (*each)(const char *host_port, void *arg);
+	void *arg;
+	unsigned count;
+};
+
+static void tell(struct reached *r, const struct sockaddr *sa)
+{
+	struct tern_addr addr = {.len = sizeof(struct sockaddr_in)};
+	char host_port[INET6_ADDRSTRLEN + 10];
+
+	if (sa->sa_family == AF_INET6)
+		addr.len = sizeof(struct sockaddr_in6);
+	memcpy(&addr.sa, sa, addr.len);
+	if (sa->sa_family == AF_INET6)
+		((struct sockaddr_in6 *)(void *)&addr.sa)->sin6_port = r->port;
+	else
+		((struct sockaddr_in *)(void *)&addr.sa)->sin_port = r->port;
+	tern_addr_print(&addr, host_port, sizeof(host_port));
+	r->each(host_port, r->arg);
+	r->count++;
+}
+
+static bool is_link_local(const struct sockaddr *sa)
+{
+	return sa->sa_family == AF_INET6 &&
+	       IN6_IS_ADDR_LINKLOCAL(
+		       &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
+}
+
+static void tell_family(
+	struct reached *r, const struct ifaddrs *all, int family, unsigned loopback)
+{
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
+		if (i->ifa_addr && i->ifa_addr->sa_family == family &&
+			(i->ifa_flags & (IFF_UP | IFF_LOOPBACK)) == (IFF_UP | loopback) &&
+			!is_link_local(i->ifa_addr))
+			tell(r, i->ifa_addr);
+}
+
+int tern_addr_reached(
+	const char *address, void (*each)(const char *host_port, void *arg), void *arg)
+{
+	struct reached r = {.each = each, .arg = arg};
+	struct ifaddrs *all;
+	const char *port;
+	char host[100];
+	bool has_port = tern_addr_split(address, host, sizeof(host), &port) == 0;
+	bool is_v6 = has_port && strcmp(host, "::") == 0;
+
+	if (!has_port || (!is_v6 && strcmp(host, "0.0.0.0") != 0)) {
+		each(address, arg);
+		return 0;
+	}
+	r.port = htons((uint16_t)strtoul(port, NULL, 10));
+	if (getifaddrs(&all) < 0)
+		return -errno;
+	for (unsigned loopback = 0; loopback <= IFF_LOOPBACK && !r.count;
+		loopback += IFF_LOOPBACK) {
+		tell_family(&r, all, AF_INET, loopback);
+		if (is_v6)
+			tell_family(&r, all, AF_INET6, loopback);
+	}
+	freeifaddrs(all);
+	return r.count ? 0 : -EADDRNOTAVAIL;
 }
 
 bool tern_addr_is_loopback(const char *address)

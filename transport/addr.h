@@ -48,6 +48,15 @@ bool tern_addr_is_numeric(const char *host);
  * "". */
 bool tern_addr_is_local(const char *host);
 
+/*
+ * Calls `each` with HOST:PORT for each address of this machine at which a socket can be
+ * reached that listens at `address`, as tern_addr_print() writes it: that one, or, if it is
+ * 0.0.0.0 or [::], those of the interfaces that are up, IPv4 first. Loopback addresses are
+ * told only if there are no others, link-local ones of IPv6 never. Returns 0 or -errno.
+ */
+int tern_addr_reached(
+	const char *address, void (*each)(const char *host_port, void *arg), void *arg);
+
 /* True if "HOST:PORT" names a loopback address, which no other host reaches. */
 bool tern_addr_is_loopback(const char *address);
 

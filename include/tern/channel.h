@@ -150,9 +150,25 @@ static inline int tern_listen(struct tern_context *ctx, const char *address,
 	return tern_listen_sized(ctx, address, opts, sizeof(*opts), accept, arg, out);
 }
 
-/* Address that peers can connect to, with the port that the system picked. Valid until
- * tern_listener_free(). */
+/* Address that peers can connect to, with the port that the system picked; over tcp and
+ * auto with HOST as it was given, which may stand for all addresses of this machine. Valid
+ * until tern_listener_free(). */
 TERN_API const char *tern_listener_address(const struct tern_listener *listener);
+
+#define TERN_ADDRESS_BYTES 128 /* of an address as text, with its end */
+
+/*
+ * Writes the addresses that peers can connect to, at most `max`, to `out`. Those of a
+ * listener that listens at all addresses of this machine (HOST is empty, 0.0.0.0 or [::])
+ * are read from the network interfaces that are up, anew in each call: IPv4 comes first,
+ * in the system's order of interfaces; loopback addresses are there only if there are no
+ * others, and link-local ones of IPv6 never. Over verbs, and of any other listener, it is
+ * that of tern_listener_address(). Each can be passed to tern_connect(), alone or in a
+ * list; which ones a peer reaches only the network knows. Returns how many there are,
+ * which may be more than `max`, or -errno (-EADDRNOTAVAIL: no interface is up).
+ */
+TERN_API int tern_listener_addresses(const struct tern_listener *listener,
+	char (*out)[TERN_ADDRESS_BYTES], unsigned max);
 
 /* From now on accept() is not called: a new peer is refused with -ECONNREFUSED, and so
  * tries again until its connect_ns has passed. Unlike tern_listener_free(), this lets

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { ADDRESSES_MAX = 64 }; /* of a listener */
+
 PyTypeObject *context_type, *listener_type, *peer_type, *channel_type, *pool_type,
 	*buffer_type, *request_type, *window_type, *remote_type;
 
@@ -360,6 +362,31 @@ static PyObject *listener_address(struct listener *self, PyObject *ignored)
 	return PyUnicode_FromString(address);
 }
 
+static PyObject *listener_addresses(struct listener *self, PyObject *ignored)
+{
+	char found[ADDRESSES_MAX][TERN_ADDRESS_BYTES];
+	const struct tern_listener *listener;
+	PyObject *list;
+	int r;
+
+	(void)ignored;
+	if (!listens(self))
+		return NULL;
+	listener = self->listener; /* as in listener_address() */
+	USING(self, r = tern_listener_addresses(listener, found, ADDRESSES_MAX));
+	if (r < 0)
+		return raise_status(r);
+	list = PyList_New(0);
+	for (int i = 0; list && i < r && i < ADDRESSES_MAX; i++) {
+		PyObject *text = PyUnicode_FromString(found[i]);
+
+		if (!text || PyList_Append(list, text) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(text);
+	}
+	return list;
+}
+
 static struct peer *peer_of(struct context *context, struct link *l, struct pool *pool)
 {
 	struct peer *p = new_object(peer_type);
@@ -620,6 +647,7 @@ static PyMethodDef context_methods[] = {
 };
 static PyMethodDef listener_methods[] = {
 	METHOD(listener, address, METH_NOARGS),
+	METHOD(listener, addresses, METH_NOARGS),
 	METHOD(listener, accept, METH_NOARGS),
 	METHOD(listener, close, METH_NOARGS),
 	{NULL, NULL, 0, NULL},

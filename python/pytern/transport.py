@@ -261,6 +261,12 @@ class Listener:
         """What others connect to, with the port that the system has picked."""
         return self._native.address()
 
+    @property
+    def addresses(self) -> list[str]:
+        """All that others may be able to connect to. More than one, if the listener is at 0.0.0.0 or [::]: those of the
+        interfaces that are up."""
+        return self._native.addresses()
+
     def _look(self) -> "Peer | None":
         native = self._native.accept()
         return None if native is None else Peer(self._context, native)

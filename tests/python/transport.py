@@ -331,6 +331,20 @@ def a_listener_may_be_closed_while_others_use_it():
             close_while_used(listener, lambda: listener.address, lambda: listener._native.accept())
 
 
+def a_listener_at_all_addresses_lists_them():
+    with Context(timeout=LIMIT_S) as one, Context(timeout=LIMIT_S) as two:
+        with one.listen("tcp://0.0.0.0:0") as listener:
+            found = listener.addresses
+            assert found and all(address.rsplit(":", 1)[1] == listener.address.rsplit(":", 1)[1] for address in found)
+            for address in found:
+                assert "0.0.0.0" not in address, address
+                two.connect(address).wait_up()
+                listener.accept()
+        with one.listen() as listener:
+            assert listener.addresses == [listener.address]
+        refused(pytern.Error, "the listener is closed", lambda: listener.addresses)
+
+
 def a_dead_peer_is_an_exception_with_its_name_and_the_cause():
     for fabric in FABRICS:
         with Context(timeout=LIMIT_S) as context, \
@@ -521,7 +535,7 @@ else:
              the_context_stays_for_what_was_received, many_threads_use_one_context, requests_can_be_awaited,
              what_is_awaited_hears_of_every_end, a_wait_ends_in_time_while_other_requests_end,
              what_was_read_in_place_is_neither_sent_nor_received_into, contexts_may_be_closed_while_others_drop_their_objects,
-             a_listener_may_be_closed_while_others_use_it, a_dead_peer_is_an_exception_with_its_name_and_the_cause,
-             a_peer_that_stands_still_is_given_up_after_dead_timeout, tensors_of_another_process_arrive_whole,
+             a_listener_may_be_closed_while_others_use_it, a_listener_at_all_addresses_lists_them,
+             a_dead_peer_is_an_exception_with_its_name_and_the_cause, a_peer_that_stands_still_is_given_up_after_dead_timeout, tensors_of_another_process_arrive_whole,
              nobody_connects_without_the_secret, what_cannot_be_is_refused, an_interrupt_ends_a_wait,
              a_forked_child_has_no_connections, an_end_is_seen_by_all_threads_at_once, the_example_of_the_page_runs, nothing_crashes_in_any_order_of_the_end])
