@@ -188,7 +188,7 @@ static struct shm_conn *conn_new(struct shm_port *port, enum shm_state state)
 	conn->base.eager_mapped_bytes = SHM_MAPPED_BYTES;
 	conn->base.chunk_bytes = SHM_GET_BYTES;
 	conn->state = state;
-	conn->fd = conn->pidfd = -1;
+	conn->fd = conn->pidfd = conn->memory_fd = -1;
 	conn->probe_word = tern_random(port->base.env);
 	tern_list_init(&conn->slabs);
 	tern_list_init(&conn->asking);
@@ -232,6 +232,7 @@ static void conn_free(struct shm_conn *conn)
 	if (conn->fd >= 0)
 		epoll_ctl(port->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
 	close_watched(port, &conn->pidfd);
+	tern_cleanup_close(&conn->memory_fd);
 	if (!conn->held_count)
 		hang_up(conn);
 }

@@ -5,7 +5,7 @@
  *
  *     slab->waiting    the peer to pass the slab
  *     conn->copying    its turn: a piece is copied from the mapping, or by
- *                      process_vm_readv; a put always waits here, for process_vm_writev
+ *                      process_vm_readv; a put always waits here
  *     conn->bouncing   a free chunk: then a piece can be requested
  *     conn->answering  answers to the requests for pieces
  *
@@ -120,16 +120,14 @@ static int64_t read_process(
 
 /*
  * Sets `writing`, which tells the peer that this process may be writing to its memory.
- * False: the peer has closed the conn or has ended, and nothing may be written. The store
- * of `writing` comes before the load of `gone`; in the peer, the store of `gone` comes
+ * False: the peer has closed the conn, and nothing may be written. The store of `writing` comes before the load of `gone`; in the peer, the store of `gone` comes
  * before the load of `writing`, in awaits_writer(). So one of both sees the other, and a
  * peer that saw no writer can use its memory for something else.
  */
 static bool write_begin(struct shm_conn *conn)
 {
 	atomic_store_explicit(&conn->own->writing, 1, memory_order_seq_cst);
-	if (!atomic_load_explicit(&conn->peer->gone, memory_order_seq_cst) &&
-		shm_process_is_there(conn))
+	if (!atomic_load_explicit(&conn->peer->gone, memory_order_seq_cst))
 		return true;
 	atomic_store_explicit(&conn->own->writing, 0, memory_order_release);
 	return false;
@@ -140,16 +138,12 @@ static bool write_begin(struct shm_conn *conn)
 static int64_t write_process(
 	struct shm_conn *conn, const struct shm_op *op, uint64_t bytes)
 {
-	struct iovec here = {.iov_base = op->local + op->copied, .iov_len = bytes};
-	struct iovec there = {.iov_base = (void *)(uintptr_t)(op->remote + op->copied),
-		.iov_len = bytes};
 	int64_t n;
 
 	if (!write_begin(conn))
 		return -ENOTCONN;
-	n = process_vm_writev(conn->pid, &here, 1, &there, 1, 0);
-	if (n < 0)
-		n = -errno;
+	n = shm_process_write(
+		conn, op->remote + op->copied, op->local + op->copied, bytes);
 	atomic_store_explicit(&conn->own->writing, 0, memory_order_release);
 	return n;
 }

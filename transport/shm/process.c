@@ -6,6 +6,7 @@
 #include "transport/shm/shm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -28,6 +29,10 @@
 /* Time for which a peer that was there is taken to be there, so that small puts in a row do
  * not pay for a look each. */
 #define THERE_NS (20 * TERN_NS_PER_US)
+
+/* Up to so many bytes a write to the peer's memory as a file is faster than
+ * process_vm_writev(), before which a look is needed whether the peer is there. */
+#define FILE_BYTES (8u << 10)
 
 int shm_process_identify(struct shm_conn *conn)
 {
@@ -101,6 +106,56 @@ bool shm_process_is_there(struct shm_conn *conn)
 		return false;
 	conn->there_ns = now_ns;
 	return true;
+}
+
+/*
+ * Opens the peer's memory as a file. Other than a pid, which another process may have one
+ * day, the descriptor stands for the program that the peer runs now: when that has ended, or
+ * the process runs another program, it writes nothing. -1: not possible here.
+ */
+static int open_memory(const struct shm_conn *conn)
+{
+	uint64_t word = ~conn->their_word;
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", (int)conn->pid);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	if (pread(fd, &word, sizeof(word), (off_t)conn->their_address) == sizeof(word) &&
+		word == conn->their_word)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static bool has_memory(struct shm_conn *conn)
+{
+	if (!conn->memory_opened) {
+		conn->memory_opened = true;
+		conn->memory_fd = open_memory(conn);
+	}
+	return conn->memory_fd >= 0;
+}
+
+int64_t shm_process_write(
+	struct shm_conn *conn, uint64_t address, const void *data, uint64_t bytes)
+{
+	struct iovec here = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
+	struct iovec there = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
+	ssize_t n;
+
+	if (bytes <= FILE_BYTES && has_memory(conn)) {
+		n = pwrite(conn->memory_fd, data, bytes, (off_t)address);
+		if (n < 0)
+			return errno == EIO ? -EFAULT : -errno;
+		return n ? n : -ENOTCONN;
+	}
+	if (!shm_process_is_there(conn))
+		return -ENOTCONN;
+	n = process_vm_writev(conn->pid, &here, 1, &there, 1, 0);
+	return n < 0 ? -errno : n;
 }
 
 bool shm_process_has_exited(const struct shm_conn *conn)

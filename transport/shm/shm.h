@@ -131,7 +131,7 @@ enum shm_op_kind {
 	 * chunks */
 	SHM_OP_USER,
 	SHM_OP_PEEK, /* peek() that waits until a slab is mapped */
-	SHM_OP_PUT,  /* put(), by process_vm_writev() */
+	SHM_OP_PUT,  /* put(), by shm_process_write() */
 };
 
 /* Contents of tern_op.priv: state of a get(), peek() or put(). */
@@ -363,6 +363,9 @@ struct shm_conn {
 	uint64_t their_address, their_word; /* the same of the peer */
 	/* Time at which shm_process_is_there() last found the peer; 0: never. */
 	uint64_t there_ns;
+	/* The peer's memory as a file, opened at the first small put; -1: it cannot be. */
+	int memory_fd;
+	bool memory_opened;
 	/* Time at which this end began to wait for the end of a write of the peer; 0: it
 	 * does not. */
 	uint64_t written_ns;
@@ -510,6 +513,12 @@ void shm_process_probe(struct shm_conn *conn, const struct shm_note *note);
 /* True if it has not ended, so its pid is not another process's, and has its word where it
  * was, so it does not run another program (execve). */
 bool shm_process_is_there(struct shm_conn *conn);
+/* Writes to its memory, or to nobody's. Returns the number of bytes written, or a negative
+ * errno: -ENOTCONN or -ESRCH if it is gone, -EFAULT if its memory or `data` is no memory, or
+ * may not be accessed so. Memory that it has made read-only may be written to all the same,
+ * as by an RDMA card. */
+int64_t shm_process_write(
+	struct shm_conn *conn, uint64_t address, const void *data, uint64_t bytes);
 /* True if it is known to have ended. */
 bool shm_process_has_exited(const struct shm_conn *conn);
 /* True if it has closed its socket. Its threads have returned from all system calls then,

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of puts of the shm fabric, which the system makes: process_vm_writev. */
+/* Tests of puts of the shm fabric, which the system makes: by process_vm_writev, and small
+ * ones by the peer's memory as a file. */
 #include "tests/transport/shm/shm_end.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -54,12 +57,20 @@ static void scene_fini(struct scene *s)
 	duo_fini(&s->duo);
 }
 
-static void check_puts(bool slab)
+/* Lets the puts of this end be as in a system in which the peer's memory is no file. */
+static void have_no_file(struct tern_conn *conn)
 {
-	const uint64_t sizes[] = {1, 64, 4095, 262144, 262145, 3000001};
+	shm_conn_of(conn)->memory_opened = true;
+}
+
+static void check_puts(bool slab, bool by_file)
+{
+	const uint64_t sizes[] = {1, 64, 4095, 8192, 8193, 262144, 262145, 3000001};
 	struct scene s;
 
 	scene_init(&s, slab);
+	if (!by_file)
+		have_no_file(s.duo.a.conns[0]);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(sizes); i++) {
 		unsigned char *put = (unsigned char *)s.target->base + 4099 + 77;
 		struct work work = new_work();
@@ -76,14 +87,17 @@ static void check_puts(bool slab)
 		assert_int_equal(put[-1], 0x5a);
 		assert_int_equal(put[sizes[i]], 0x5a);
 	}
+	assert_true((shm_conn_of(s.duo.a.conns[0])->memory_fd >= 0) == by_file);
 	scene_fini(&s);
 }
 
 static void test_put_needs_no_program_of_the_owner(void **state)
 {
 	(void)state;
-	check_puts(true);
-	check_puts(false);
+	check_puts(true, true);
+	check_puts(false, true);
+	check_puts(true, false);
+	check_puts(false, false);
 }
 
 static void test_conn_cannot_put_where_the_kernel_does_not_permit_it(void **state)
@@ -116,13 +130,14 @@ static void test_put_and_get_of_one_region(void **state)
 	scene_fini(&s);
 }
 
-static void test_put_into_read_only_memory_fails_alone(void **state)
+static void check_read_only(bool by_file)
 {
 	struct scene s;
 	struct work put = new_work(), again = new_work();
 
-	(void)state;
 	scene_init(&s, true);
+	if (!by_file)
+		have_no_file(s.duo.a.conns[0]);
 	assert_int_equal(mprotect(s.target->base, ROOM_BYTES, PROT_READ), 0);
 	assert_int_equal(
 		start_put(s.duo.a.conns[0], &put, s.source, 64, &s.region, 0), 0);
@@ -134,6 +149,13 @@ static void test_put_into_read_only_memory_fails_alone(void **state)
 	UNTIL(&s.duo.a, NONE, again.status != 1);
 	assert_int_equal(again.status, 0);
 	scene_fini(&s);
+}
+
+static void test_put_into_read_only_memory_fails_alone(void **state)
+{
+	(void)state;
+	check_read_only(true);
+	check_read_only(false);
 }
 
 static void test_put_to_a_region_for_gets_ends_the_conn(void **state)
@@ -273,6 +295,73 @@ static void test_close_does_not_wait_for_a_dead_writer(void **state)
 	end_fini(&end);
 }
 
+static void stops_and_then_runs_another_program(const char *address)
+{
+	struct end end;
+
+	end_init(&end, false);
+	end_connect(&end, address);
+	UNTIL(&end, NONE, end.conn_count);
+	send_number(end.conns[0], 0, 0);
+	end_poll(&end);
+	raise(SIGSTOP);
+	execlp("sleep", "sleep", "1000", NULL);
+}
+
+static void await_program(pid_t pid, const char *wanted)
+{
+	char path[32], name[32] = "";
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	for (unsigned i = 0; strncmp(name, wanted, strlen(wanted)) != 0; i++) {
+		assert_true(i < 20000);
+		usleep(1000);
+		fd = open(path, O_RDONLY);
+		assert_true(fd >= 0 && read(fd, name, sizeof(name) - 1) > 0);
+		close(fd);
+	}
+}
+
+static void check_another_program(bool by_file)
+{
+	struct shm_conn *conn;
+	struct end end;
+	uint64_t word;
+	pid_t pid;
+
+	end_init(&end, false);
+	end_listen(&end);
+	pid = in_child(
+		stops_and_then_runs_another_program, end.port->ops->lsn_address(end.lsn));
+	UNTIL(&end, NONE, end.message_count);
+	conn = shm_conn_of(end.conns[0]);
+	if (!by_file)
+		have_no_file(&conn->base);
+	word = conn->their_word;
+	assert_int_equal(shm_process_write(conn, conn->their_address, &word, 8), 8);
+	assert_int_equal(shm_process_write(conn, 8, &word, 8), -EFAULT);
+	assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
+	kill(pid, SIGCONT);
+	await_program(pid, "sleep");
+	conn->there_ns = 0;
+	assert_int_equal(
+		shm_process_write(conn, conn->their_address, &word, 8), -ENOTCONN);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	conn->there_ns = 0;
+	assert_int_equal(
+		shm_process_write(conn, conn->their_address, &word, 8), -ENOTCONN);
+	end_fini(&end);
+}
+
+static void test_nothing_is_put_into_another_program(void **state)
+{
+	(void)state;
+	check_another_program(true);
+	check_another_program(false);
+}
+
 /* Many puts and messages at the same time, both ways. */
 static void test_many_puts_beside_messages(void **state)
 {
@@ -341,6 +430,7 @@ int main(void)
 			test_close_does_not_wait_for_a_writer_that_runs_another_program),
 		cmocka_unit_test(test_close_does_not_wait_for_a_dead_writer),
 		cmocka_unit_test(test_nothing_is_put_after_the_owner_has_set_gone),
+		cmocka_unit_test(test_nothing_is_put_into_another_program),
 		cmocka_unit_test(test_many_puts_beside_messages),
 	};
 
