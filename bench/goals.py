@@ -313,6 +313,11 @@ def one_sided():
                          invert=True, **at),
                      lat(f"tcp, NIXL, {where}, times as fast", "tern.tcp", where, "Mooncake", ["mooncake.tcp"], ">=", 2,
                          invert=True, **at)]
+    for fabric in ("tcp", "shm"):
+        for text in ("64 B", "4 KiB"):
+            rows.append(lat(f"{fabric}, put, {text}", f"tern.window.{fabric}", f"put, {text}", "a send",
+                            [f"tern.window.{fabric}"], "<=", 1.1, peer_point=f"send, {text}", question="windows",
+                            group="one-sided"))
     return rows
 
 

@@ -16,7 +16,7 @@ from figures import rounds_of, size_text
 from goals import GOALS, NOT_IN_BANDWIDTH
 from measure import Failed, Question, json_lines
 from trainers import train
-from transfers import transfers
+from transfers import transfers, windows
 
 K, M = 1 << 10, 1 << 20
 LATENCY = [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller"), ("p999_us", "us", "smaller"),
@@ -544,10 +544,10 @@ QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "open-loop": open_loop, "rewrite-shm": rewrite_shm, "bandwidth-tcp": bandwidth_tcp,
              "bandwidth-shm": bandwidth_shm, "both-directions": both_directions, "rate": rate,
              "threads": threads,
-             "ps": parameter_server, "train": train, "allreduce": allreduce, "transfers": transfers, "incast": incast,
-             "connections": connections, "many": many,
+             "ps": parameter_server, "train": train, "allreduce": allreduce, "transfers": transfers, "windows": windows,
+             "incast": incast, "connections": connections, "many": many,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "calibration": calibration, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop", "both-directions", "threads", "train", "allreduce", "transfers", "incast", "connections",
+SCENARIOS = ("open-loop", "both-directions", "threads", "train", "allreduce", "transfers", "windows", "incast", "connections",
              "many", "head-of-line")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The question `transfers`: one-sided writes and reads between two processes, by NIXL over Tern and over UCX, and by
-Mooncake's transfer engine.
+"""One-sided transfers between two processes. The question `transfers`: by NIXL over Tern and over UCX, and by Mooncake's
+transfer engine. The question `windows`: by Tern itself, beside its messages.
 """
 import contenders as who
 import install
@@ -55,3 +55,18 @@ def transfers(plan):
                         plan.make.missing.get("mooncake", ""))]
     return Question("transfers", "One-sided transfers, by NIXL and Mooncake", ABOUT, found, METRICS,
                     axis="direction, bytes")
+
+
+def windows(plan):
+    sizes = [64, 4 * K, 64 * K, M]
+    rounds = [rounds_of(size, plan.sizes(40000, 2000), least=10, bytes_in_all=plan.sizes(4096, 256) * M) for size in sizes]
+    command = [str(plan.make.tern_program), "bench", "window", "--json", "--size", ",".join(map(str, sizes)),
+               "--rounds", ",".join(map(str, rounds)), "--wait", "poll", "--fabric"]
+    found = [Contender(f"tern.window.{fabric}", f"Tern's windows, {fabric}", [*command, fabric], {}, "poll", fabric,
+                       ours=True, point=lambda line: point(line["op"], line["size"])) for fabric in ("tcp", "shm")]
+    return Question("windows", "Puts and gets beside sends",
+                    "N bytes are put into a window of another process on the same host, put with a notification behind them, "
+                    "got from it, and sent to a receive that is posted; the four take turns. Both ends poll. A put and a get "
+                    "take until their request has ended, a put with a notification until the owner's program has it, a send "
+                    "until the answer of 8 bytes is here.", found,
+                    [("p50_us", "us", "smaller"), ("p99_us", "us", "smaller")], axis="operation, bytes")
