@@ -10,6 +10,7 @@
 #include "rendezvous/address.h"
 #include "rendezvous/key.h"
 #include "rendezvous/link.h"
+#include "rendezvous/load.h"
 #include "rendezvous/retain.h"
 
 /* Size of arrays indexed by rail number: 0 is the main link, 1 to 8 are rails (further
@@ -154,6 +155,7 @@ struct tern_rails {
 	uint64_t after_ns;
 	/* Puts in flight, indexed by rail number; [0]: the main link. */
 	struct tern_put_op put_ops[TERN_RAILS_MAX][TERN_CONN_PUTS];
+	struct tern_load load[TERN_RAILS_MAX];
 	unsigned put_op_count; /* entries of put_ops in use, on all links */
 };
 

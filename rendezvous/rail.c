@@ -144,6 +144,7 @@ void tern_rail_up(struct tern_link *link)
 	tern_link_enter(link, TERN_LINK_UP);
 	link->conn->owner = peer;
 	peer->rails.link[link->rail] = link;
+	peer->rails.load[link->rail] = (struct tern_load){0};
 	peer->rails.failures = 0;
 	tern_write_sort(peer);
 	tern_peer_pump(peer);
@@ -199,6 +200,7 @@ int tern_rails_settle(struct tern_xfer *x)
 		if (!link || tern_xfer_id(x) < 0 || say(link, 0, x->id, 0) < 0)
 			return -EAGAIN;
 		x->rails_asked |= (uint16_t)tern_rail_bit(i);
+		x->peer->rails.load[i].asked = x->peer->rails.load[i].given;
 	}
 	return x->rails_asked == x->rails_confirmed ? 0 : -EINPROGRESS;
 }
@@ -234,10 +236,13 @@ static int echo(struct tern_link *link, uint32_t id)
 static void confirmed(struct tern_link *link, uint32_t id)
 {
 	struct tern_xfer *x = tern_xfer_by_id(link->peer, id);
+	struct tern_load *load = &link->peer->rails.load[link->rail];
 
 	if (!x || !x->is_send || x->state != TERN_XFER_WRITING ||
 		!(x->rails_asked & tern_rail_bit(link->rail)))
 		return;
+	if (load->given == load->asked)
+		tern_load_carried(load, tern_now_ns(link->peer->rdv->ctx->env));
 	x->rails_confirmed |= (uint16_t)tern_rail_bit(link->rail);
 	tern_write_settled(x);
 }

@@ -356,6 +356,7 @@ void tern_peer_link_up(struct tern_peer *peer, struct tern_link *link)
 	place_it(peer, link->conn->name);
 	peer->epoch = link->epoch;
 	peer->rails.bulk_bytes = bulk_bytes_on(peer, link->conn);
+	peer->rails.load[0] = (struct tern_load){0};
 	tern_peer_enter(peer, TERN_PEER_STATE_UP);
 	peer->alive.heard = true;
 	peer->alive.pinged = false;

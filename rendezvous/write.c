@@ -58,33 +58,71 @@ static bool takes_chunks(const struct tern_peer *peer, unsigned rail)
 	return rail == 0 ? !peer->rails.bulk_bytes : is_up(peer, rail);
 }
 
-/* Returns a free put operation for the next chunk, and the connection to use. The chunks
- * of a tensor use the rails in turn. NULL: no connection has room. */
+/* If the tensor is bulk and goes over rails only, a chunk is larger, since no message waits
+ * behind it. */
+static uint64_t chunk_bytes(
+	const struct tern_xfer *x, const struct tern_conn *conn, bool apart)
+{
+	uint64_t n = conn->chunk_bytes * (apart ? APART_CHUNKS : 1);
+
+	return TERN_MIN(n, x->buf.bytes - x->issued);
+}
+
+/* The rail for the next chunk, of about so many bytes; TERN_RAILS_MAX: none has room, or
+ * it is better to wait for one that has none. */
+static unsigned next_rail(struct tern_xfer *x, uint64_t bytes)
+{
+	struct tern_peer *peer = x->peer;
+	uint32_t up = 0, room = 0;
+	unsigned rail;
+
+	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
+		up |= takes_chunks(peer, i) ? tern_rail_bit(i) : 0;
+		room |= free_op(peer, i) ? tern_rail_bit(i) : 0;
+	}
+	rail = tern_load_best(peer->rails.load, TERN_RAILS_MAX, up, room, x->rail, bytes,
+		tern_now_ns(peer->rdv->ctx->env));
+	if (rail < TERN_RAILS_MAX)
+		x->rail = (uint8_t)(rail + 1);
+	return rail;
+}
+
+/* Returns a free put operation for the next chunk, and the connection to use. NULL: the
+ * chunk has to wait for room. */
 static struct tern_put_op *next_op(
 	struct tern_xfer *x, bool apart, struct tern_conn **conn)
 {
 	struct tern_peer *peer = x->peer;
-	struct tern_put_op *put;
+	unsigned rail = 0;
 
 	*conn = tern_peer_conn(peer);
-	if (only_main(x, apart))
-		return free_op(peer, 0);
-	for (unsigned i = 0; i < TERN_RAILS_MAX; i++) {
-		unsigned rail = x->rail++ % TERN_RAILS_MAX;
-
-		put = takes_chunks(peer, rail) ? free_op(peer, rail) : NULL;
-		if (!put)
-			continue;
-		if (rail > 0) {
-			x->rails_used |= (uint16_t)tern_rail_bit(rail);
-			*conn = peer->rails.link[rail]->conn;
-		}
-		return put;
+	if (!only_main(x, apart))
+		rail = next_rail(x, chunk_bytes(x, *conn, apart));
+	if (rail == TERN_RAILS_MAX)
+		return NULL;
+	if (rail > 0) {
+		x->rails_used |= (uint16_t)tern_rail_bit(rail);
+		*conn = peer->rails.link[rail]->conn;
 	}
-	return NULL;
+	return free_op(peer, rail);
 }
 
 /* ---- puts ---- */
+
+static unsigned rail_of(const struct tern_peer *peer, const struct tern_put_op *put)
+{
+	return (unsigned)(put - peer->rails.put_ops[0]) / TERN_CONN_PUTS;
+}
+
+/* Called when a put over the main link is done: if it was the last one, the time is known
+ * that all took. (Those over rails are confirmed, rail.c.) */
+static void main_has_carried(struct tern_peer *peer)
+{
+	for (unsigned i = 0; i < TERN_CONN_PUTS; i++)
+		if (peer->rails.put_ops[0][i].xfer)
+			return;
+	tern_load_carried(&peer->rails.load[0], tern_now_ns(peer->rdv->ctx->env));
+}
 
 static void put_done(struct tern_op *op, int status)
 {
@@ -97,6 +135,8 @@ static void put_done(struct tern_op *op, int status)
 	if (put->slot)
 		tern_stage_put_done(TERN_TAKE(put->slot));
 	put->xfer = NULL;
+	if (rail_of(peer, put) == 0)
+		main_has_carried(peer);
 	peer->rails.put_op_count--;
 	x->puts_out--;
 	if (x->acked && x->puts_out == 0)
@@ -124,8 +164,7 @@ void tern_write_sort(struct tern_peer *peer)
 		tern_write_queue(tern_list_entry(n, struct tern_xfer, queue));
 }
 
-/* Issues the put of one chunk. If the tensor is bulk and goes over rails only, the chunk
- * is larger, since no message waits behind it. */
+/* Issues the put of one chunk. */
 static int put_chunk(struct tern_xfer *x)
 {
 	struct tern_peer *peer = x->peer;
@@ -140,8 +179,7 @@ static int put_chunk(struct tern_xfer *x)
 
 	if (!put)
 		return -EAGAIN;
-	n = conn->chunk_bytes * (apart ? APART_CHUNKS : 1);
-	n = TERN_MIN(n, x->buf.bytes - x->issued);
+	n = chunk_bytes(x, conn, apart);
 	if (tern_stage_needed(x)) {
 		slot = tern_stage_next(x);
 		if (!slot)
@@ -162,6 +200,8 @@ static int put_chunk(struct tern_xfer *x)
 	put->xfer = x;
 	put->bytes = n;
 	peer->rails.put_op_count++;
+	tern_load_give(&peer->rails.load[rail_of(peer, put)], n,
+		tern_now_ns(peer->rdv->ctx->env));
 	x->puts_out++;
 	x->issued += n;
 	return 0;
