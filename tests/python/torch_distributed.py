@@ -5,6 +5,7 @@ usage: torch_distributed.py
 """
 import contextlib
 import datetime
+import gc
 import itertools
 import multiprocessing
 import os
@@ -18,6 +19,8 @@ import sys
 import threading
 import time
 import traceback
+import weakref
+from unittest import mock
 
 import with_torch  # noqa: F401  (first: it may start this script again, with another Python)
 import pytern.torch.distributed as of_tern
@@ -26,6 +29,8 @@ import torch.distributed as dist
 from jobs import tap
 import kills  # after jobs, which says where it is
 from pytern.torch import addresses
+from pytern.torch.lanes import Lane
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 with contextlib.suppress(ImportError):  # each rank would import it, for DistributedDataParallel
     import torch._dynamo  # noqa: F401
@@ -254,6 +259,7 @@ class LateLane:
 
     def __init__(self):
         self._told = queue.SimpleQueue()
+        self._followed = set()
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
@@ -261,17 +267,20 @@ class LateLane:
             act = self._told.get()
             time.sleep(random.choice((0, 0, 0.002)))
             act()
+            del act  # and its tensors
 
     def memory(self, shape, dtype):
         return torch.full((shape,) if isinstance(shape, int) else shape, 113, dtype=dtype)
 
     def follow(self, tensor):
-        pass
+        self._followed.add(id(tensor))
 
     def get(self, tensor, host):
+        assert id(tensor) in self._followed
         self._told.put(lambda: host.copy_(tensor.detach()))
 
     def put(self, tensor, host):
+        assert id(tensor) in self._followed, "the copy is not behind what the current stream does with the tensor"
         self._told.put(lambda: tensor.detach().copy_(host))
 
     def mark(self):
@@ -294,7 +303,9 @@ def with_late_copies(act):
     def lane_of(group, tensor, number):
         if id(tensor) not in chosen:
             chosen[id(tensor)] = tensor, number % 5 != 4
-        return group._lanes.setdefault("late", LateLane()) if chosen[id(tensor)][1] else None
+        if "late" not in group._lanes:
+            group._lanes["late"] = LateLane()  # a thread
+        return group._lanes["late"] if chosen[id(tensor)][1] else None
 
     chosen = {}
     return acts
@@ -307,6 +318,193 @@ def copies_of_a_gpu_may_be_late():
     run(with_late_copies(of_batches), 2)
     run(with_late_copies(of_completion), 2)
     assert run(with_late_copies(trained), 2) == run(trained, 2, backend="gloo")
+
+
+class HeldLane(LateLane):
+    """A GPU that computes until `reached` is set."""
+
+    def __init__(self):
+        self.reached = threading.Event()
+        super().__init__()
+
+    def _run(self):
+        self.reached.wait()
+        super()._run()
+
+
+def with_a_held_lane(act):
+    """The same, with tensors of float32 for those of a GPU, and the lane as a third argument."""
+    def acts(rank, size):
+        lane = HeldLane()
+        of_tern.Ranks._lane = lambda self, tensor: lane if tensor.dtype == torch.float32 else None
+        return act(rank, size, lane)
+    return acts
+
+
+def own_group():
+    """The object of pytern."""
+    group = dist.distributed_c10d._get_default_group()
+    return group._get_backend(torch.device("cpu")) if of_tern.IS_BACKEND else group
+
+
+def waits_for_a_gpu(rank, size, lane):
+    seconds = datetime.timedelta(seconds=0.05)
+    work = own_group().allreduce([tensor := torch.ones(3)])
+    assert "it waits for the GPU" in error_of(lambda: work.wait(seconds))
+    lane.reached.set()
+    work.wait()
+    assert tensor.tolist() == [float(size)] * 3
+    return True
+
+
+def a_work_that_waits_for_a_gpu_can_be_waited_for_again():
+    run(with_a_held_lane(waits_for_a_gpu), 2)
+
+
+def ends_behind_a_gpu(rank, size, lane):
+    group = own_group()
+    works = [group.allreduce([torch.ones(3, dtype=dtype)]) for dtype in (torch.float32, torch.float64)]
+    of_tern.GOODBYE_S = 0.05
+    (group.abort if rank == 0 else group.shutdown)()
+    said = [error_of(work.wait) for work in works]
+    said += [error_of(lambda dtype=dtype: group.allreduce([torch.ones(3, dtype=dtype)]).wait())
+             for dtype in (torch.float32, torch.float64)]
+    return said
+
+
+def a_group_that_ends_does_not_wait_for_a_gpu():
+    for said in run(with_a_held_lane(ends_behind_a_gpu), 2):
+        assert all("the group was closed" in text for text in said), said
+
+
+def frees_staging(rank, size):
+    staging = []
+    memory = LateLane.memory
+    LateLane.memory = lambda *arguments: staging.append(memory(*arguments)) or staging[-1]
+    lane = LateLane()
+    of_tern.Ranks._lane = lambda self, tensor: lane
+    dist.all_reduce(tensor := torch.ones(1000), async_op=True).wait()
+    work = own_group().allreduce([torch.ones(1000)])
+    work.wait()
+    wait_until_completed(work)
+    known = [weakref.ref(one) for one in staging]
+    staging.clear()
+    due = time.monotonic() + LIMIT_S / 2
+    while any(one() is not None for one in known):
+        dist.barrier()  # lets go of operations that have ended
+        gc.collect()
+        assert time.monotonic() < due, "the work keeps the memory that its values have crossed"
+    return True
+
+
+def a_work_that_has_ended_keeps_no_staging_memory():
+    run(frees_staging, 2)
+
+
+def a_graph_that_is_captured_is_told_that_it_cannot_have_operations():
+    lane = Lane.__new__(Lane)
+    lane._device = torch.device("cuda:0")
+    with mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: True), \
+            mock.patch.object(torch.cuda, "device", contextlib.nullcontext):
+        said = error_of(lambda: lane.follow(torch.ones(3)))
+    assert "cannot be part of a CUDA graph" in said, said
+
+
+def threads_that_call_first_use_one_stream():
+    class Slow:
+        def __init__(self, device):
+            time.sleep(0.01)
+
+    class Tensor:
+        device = torch.device("cuda:0")
+
+    class Group:
+        _lanes = {}
+
+    found = []
+    with mock.patch.object(of_tern, "Lane", Slow):
+        threads = [threading.Thread(target=lambda: found.append(of_tern.Ranks._lane(Group, Tensor))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set(found)) == 1 and len(found) == 4, found
+
+
+def of_futures(rank, size):
+    """Rank 1 sends with tag 1 only when rank 0 has what has tag 2."""
+    if rank == 1:
+        for way in range(2):
+            dist.send(torch.ones(1), 0, tag=2)
+            dist.recv(torch.empty(1), 0)
+            dist.send(torch.ones(1), 0, tag=1)
+        return True
+    for way in range(2):
+        first, second = (dist.irecv(torch.empty(1), 1, tag=tag) for tag in (1, 2))
+        futures = first.get_future(), second.get_future()
+        assert "not within" in error_of(lambda: first.wait(datetime.timedelta(seconds=0.05)))
+        if way == 0:
+            wait_until_completed(second)
+        assert futures[1].wait()[0].item() == 1 and not futures[0].done()
+        dist.send(torch.ones(1), 1)
+        assert futures[0].wait()[0].item() == 1
+    return True
+
+
+def a_receive_that_has_ended_does_not_wait_for_an_earlier_one():
+    run(of_futures, 2)
+
+
+def of_callbacks(rank, size):
+    def again(future):
+        return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()[0]
+
+    assert dist.all_reduce(torch.ones(3), async_op=True).get_future().then(again).wait().tolist() == [float(size * size)] * 3
+    module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(200, 300))
+    module.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        module(torch.ones(4, 200)).sum().backward()
+    return module.module.weight.grad.tolist()
+
+
+def a_callback_of_a_future_may_wait_for_another_one():
+    found = run(of_callbacks, 2)
+    assert found[0] == found[1]
+
+
+def of_modes(rank, size):
+    """Results are copied to tensors that autograd lets nobody write to, also by the thread that answers futures."""
+    with torch.inference_mode():
+        outs = [torch.empty(3) for _ in range(size)]
+    for wait in (lambda work: work.wait(), lambda work: work.get_future().wait()):
+        for out in outs:
+            with torch.inference_mode():
+                out.fill_(-1.0)
+        wait(dist.all_gather(outs, torch.full((3,), float(rank)), async_op=True))
+        assert [out.tolist() for out in outs] == [[float(r)] * 3 for r in range(size)]
+        parameter = torch.nn.Parameter(torch.full((4, 6), float(rank)).t())
+        wait(dist.broadcast(parameter, 1, async_op=True))
+        assert (parameter == 1).all()
+    return True
+
+
+def results_come_to_tensors_of_inference_mode_and_to_parameters():
+    run(of_modes, 2)
+
+
+def of_late_futures(rank, size):
+    group = own_group()
+    group.allreduce([torch.ones(3)]).get_future().wait()
+    work = group.allreduce([torch.ones(3)])
+    while not all(operation.done() for operation in work._operations):
+        time.sleep(0.001)
+    group.shutdown()
+    assert work.get_future().wait()[0].tolist() == [float(size)] * 3
+    return True
+
+
+def a_future_is_answered_after_the_end_of_its_group():
+    run(of_late_futures, 2)
 
 
 def at_once(rank, size):
@@ -609,7 +807,12 @@ def the_log_tells_the_fabric():
 if __name__ == "__main__":
     print(f"# PyTorch {torch.__version__}")
     tap.run([everything_that_gloo_has_too_gives_what_gloo_gives, what_gloo_does_not_have_is_right,
-             ddp_gives_the_bytes_that_gloo_gives, copies_of_a_gpu_may_be_late, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
+             ddp_gives_the_bytes_that_gloo_gives, copies_of_a_gpu_may_be_late,
+             a_work_that_waits_for_a_gpu_can_be_waited_for_again, a_group_that_ends_does_not_wait_for_a_gpu,
+             a_work_that_has_ended_keeps_no_staging_memory, a_graph_that_is_captured_is_told_that_it_cannot_have_operations,
+             threads_that_call_first_use_one_stream, a_receive_that_has_ended_does_not_wait_for_an_earlier_one,
+             a_callback_of_a_future_may_wait_for_another_one, results_come_to_tensors_of_inference_mode_and_to_parameters,
+             a_future_is_answered_after_the_end_of_its_group, ranks_may_leave_as_soon_as_they_have_their_results, batches_are_moved,
              a_receive_ends_after_the_time_limit, a_rank_that_dies_in_ddp_is_named, what_is_not_there_is_refused_in_a_line,
              a_work_says_when_it_is_completed, float8_is_moved_and_not_added, a_name_of_the_loopback_gives_an_address_that_others_reach,
              a_killed_rank_is_named_by_all, a_stopped_rank_is_named_by_all,

@@ -38,6 +38,7 @@ from .lanes import Lane, Starter
 # Numbers of what the connections carry: the group's own messages, and send() and recv().
 GROUP, MESSAGES = 1, 2
 GOODBYE_S = 5.0  # longest wait, at the end, for ranks that have not left
+ANSWER_S = 0.02  # longest wait of a future's answer for a work that has ended without a word of the context
 WORKS_MAX = 256  # kept without a look whether they have ended
 ERROR = getattr(dist, "DistBackendError", RuntimeError)
 _REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "product"}
@@ -113,6 +114,8 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         self._lanes, self._copied = lanes, []
         self._lock = threading.Lock()
         self._over, self._error = False, None
+        self._answered = False  # the future
+        self.in_order = True  # its future is answered behind those of earlier works
         self._from: Sequence[AnyMessage] = ()
         self._promise: Future[Any] | None = None  # of get_future(), as `_future`
         self._future: Future[Any] | None = None
@@ -120,34 +123,46 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
 
     def _end(self, timeout: float | None) -> None:
         """Waits for the end. What is to be copied to a GPU then, the current stream waits for."""
-        with self._lock:
+        due = None if timeout is None else time.monotonic() + timeout
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise ERROR(f"the operation has not ended in {timeout:.3g} s")
+        try:
             if not self._over:
-                try:
-                    for operation in self._operations:
-                        operation.wait(timeout)
-                    self._then()
-                    self._copied = [(lane, lane.mark()) for lane in self._lanes]
-                except _errors.Timeout as error:
-                    if timeout is not None:
-                        raise ERROR(str(error)) from None
-                    self._error = ERROR(str(error))
-                except Exception as error:
-                    self._error = ERROR(f"[rank {self._group.rank()}] tern: {error}")
-                self._over = True
-                self._operations = ()
-                self._group._drop(self)
+                self._end_locked(due)
+        finally:
+            self._lock.release()
         if self._error is not None:
             raise self._error
         for lane, copied in self._copied:
             lane.wait_for(copied)
+
+    def _end_locked(self, due: float | None) -> None:
+        try:
+            for operation in self._operations:
+                operation.wait(None if due is None else max(0.0, due - time.monotonic()))
+            self._then()
+            self._copied = [(lane, lane.mark()) for lane in self._lanes]
+        except _errors.Timeout as error:
+            if due is not None:
+                raise ERROR(str(error)) from None
+            self._error = ERROR(str(error))
+        except Exception as error:
+            self._error = ERROR(f"[rank {self._group.rank()}] tern: {error}")
+        self._over = True
+        self._operations, self._then = (), _nothing  # which have the memory that was copied
+        self._group._drop(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds()
         self._end(seconds if seconds > 0 else None)
         return True
 
+    def _may_end(self) -> bool:
+        """Whether _end() would not wait for other ranks."""
+        return self._over or all(operation.done() for operation in self._operations)
+
     def is_completed(self) -> bool:
-        if not self._over and not all(operation.done() for operation in self._operations):
+        if not self._may_end():
             return False
         if self._lanes:
             with contextlib.suppress(Exception):  # wait() raises it
@@ -169,10 +184,9 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
             # DistributedDataParallel reads the future in C++, which understands the error of a then(), but not that of
             # set_exception().
             self._future = self._promise.then(self._value)
-            if self._over:
+            at_once = not self.in_order and not self._lanes and self._may_end()
+            if self._over or at_once or not self._group._answers_later(self):
                 self._answer()
-            else:
-                self._group._end_later(self)
         return self._future
 
     def _value(self, promise: "Future[Any]") -> Any:
@@ -185,7 +199,10 @@ class Work(getattr(dist, "_Work", None) or dist.Work):
         """Tells the future, after the end."""
         with contextlib.suppress(Exception):  # the future has it
             self._end(None)
-        self._promise.set_result(None)
+        with self._lock:
+            answered, self._answered = self._answered, True
+        if not answered:
+            self._promise.set_result(None)
 
 
 class Message:
@@ -196,7 +213,8 @@ class Message:
         self._due = time.monotonic() + limit_s
 
     def done(self) -> bool:
-        return self._request.done()
+        """Whether wait() ends at once."""
+        return self._request.done() or time.monotonic() >= self._due
 
     def wait(self, timeout: float | None) -> None:
         left = max(0.0, self._due - time.monotonic())
@@ -240,6 +258,44 @@ def _count(tensor: torch.Tensor) -> int:
     return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 
+def _take(later: "queue.SimpleQueue[Work | None]", works: list[Work], waits: bool) -> bool:
+    """Adds what is in the queue to `works`. False: nothing more will come."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            work = later.get(waits)
+            if work is None:
+                return False
+            works.append(work)
+            waits = False
+    return True
+
+
+def _answer_ended(works: list[Work]) -> list[Work]:
+    """Answers the futures of works that have ended: those of collective operations in the order of their calls, since what
+    their callbacks call should come in the same order at all ranks, and those of messages in any. Returns the rest."""
+    rest: list[Work] = []
+    for work in works:
+        if work._may_end() and not (work.in_order and any(other.in_order for other in rest)):
+            work._answer()
+        else:
+            rest.append(work)
+    return rest
+
+
+def _answer_futures(later: "queue.SimpleQueue[Work | None]", context: Any) -> None:
+    """Answers the futures of works as soon as they have ended."""
+    works: list[Work] = []
+    goes_on, seen = True, 0
+    while goes_on or works:
+        goes_on = goes_on and _take(later, works, not works)
+        works = _answer_ended(works)
+        if works:
+            try:
+                seen = context.wait(seen, ANSWER_S)
+            except _errors.Error:  # the context is closed, which ends all
+                time.sleep(0.001)
+
+
 # ---- the group ----
 
 _open: "weakref.WeakSet[Ranks]" = weakref.WeakSet()
@@ -262,6 +318,7 @@ class Ranks:
         self._rank, self._size, self._timeout = rank, size, timeout.total_seconds()
         self._works: set[Work] = set()
         self._later: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._later_lock = threading.RLock()  # nothing is put behind None; a signal's handler may close the group
         self._thread: threading.Thread | None = None
         self._sequence = 0
         self._coalesced: list[Work] | None = None  # since start_coalescing()
@@ -281,6 +338,8 @@ class Ranks:
                 raise
             raise ERROR(f"[rank {rank}] tern: the ranks do not meet: {error}") from None
         _open.add(self)
+        for end in self._starter.close, lambda later=self._later: later.put(None):
+            weakref.finalize(self, end).atexit = False  # threads of a group that nobody has shut down
 
     def _secret(self, store: Any) -> str:
         if self._rank == 0:
@@ -339,15 +398,18 @@ class Ranks:
     def _drop(self, work: Work) -> None:
         self._works.discard(work)
 
-    def _end_later(self, work: Work) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tern-futures", daemon=True)
-            self._thread.start()
-        self._later.put(work)
-
-    def _run(self) -> None:
-        while (work := self._later.get()) is not None:
-            work._answer()
+    def _answers_later(self, work: Work) -> bool:
+        """Lets a thread answer the future of a work. False: the caller is to do it, since the group is closed, or the caller
+        is a callback on that thread, which may wait for the future."""
+        with self._later_lock:
+            if self._closed or threading.current_thread() is self._thread:
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=_answer_futures, args=(self._later, self._context._native),
+                                                name="tern-futures", daemon=True)
+                self._thread.start()
+            self._later.put(work)
+            return True
 
     # ---- what torch asks ----
 
@@ -384,12 +446,13 @@ class Ranks:
 
     def abort(self) -> None:
         """Ends at once what is under way, here and at the other ranks."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._later_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._later.put(None)
         _open.discard(self)
         _kept.discard(self)
-        self._later.put(None)
         self._starter.close()
         self._group.close()
         self._context.close()
@@ -434,9 +497,9 @@ class Ranks:
             return None
         if tensor.device.type != "cuda":
             raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU and of CUDA devices")
-        if tensor.device not in self._lanes:
-            self._lanes[tensor.device] = Lane(tensor.device)
-        return self._lanes[tensor.device]
+        lane = self._lanes.get(tensor.device)
+        # Of two threads that make the first lane both must use the same, whose marks are behind its copies.
+        return lane or self._lanes.setdefault(tensor.device, Lane(tensor.device))
 
     def _whole(self, tensor: torch.Tensor, filled: bool = True) -> torch.Tensor:
         """The tensor, if it is a contiguous one of the CPU; else such a one with the same values, or, if it is not to be
@@ -444,8 +507,8 @@ class Ranks:
         lane = self._lane(tensor)
         if lane is None:
             return tensor if tensor.is_contiguous() else tensor.contiguous()
-        whole = lane.memory(tensor.shape, tensor.dtype)
         lane.follow(tensor)
+        whole = lane.memory(tensor.shape, tensor.dtype)
         if filled:
             lane.get(tensor, whole)
         return whole
@@ -453,10 +516,14 @@ class Ranks:
     def _put(self, tensor: torch.Tensor, whole: torch.Tensor) -> None:
         """Lets the tensor have the values of what _whole() has returned for it."""
         lane = self._lane(tensor)
-        if lane is not None:
-            lane.put(tensor, whole)
-        elif whole is not tensor:
-            tensor.copy_(whole)
+        if lane is None and whole is tensor:
+            return
+        # The caller's modes of autograd are not those of the thread that answers futures.
+        with torch.inference_mode(tensor.is_inference()):
+            if lane is not None:
+                lane.put(tensor, whole)
+            else:
+                tensor.detach().copy_(whole)
 
     def _given(self, tensor: torch.Tensor) -> Any:
         return self._memory(self._whole(tensor))
@@ -519,10 +586,13 @@ class Ranks:
     def _parts(self, outs: Sequence[torch.Tensor], start: Callable[[Any], Any], result: Any,
                given: Sequence[torch.Tensor] = ()) -> Work:
         """An operation that fills `outs`, which are parts of one tensor."""
-        lane, count = self._lane(outs[0]), sum(out.numel() for out in outs)
-        whole = lane.memory(count, outs[0].dtype) if lane else torch.empty(count, dtype=outs[0].dtype)
-        for out in outs if lane else ():
-            lane.follow(out)
+        lane, count = None, sum(out.numel() for out in outs)
+        for out in outs:
+            own = self._lane(out)
+            if own is not None:
+                lane = own
+                own.follow(out)
+        whole = lane.memory(count, outs[0].dtype) if lane else torch.empty(count, dtype=outs[0].dtype, device="cpu")
 
         def spread() -> None:
             for out, part in zip(outs, whole.split([out.numel() for out in outs])):
@@ -650,12 +720,16 @@ class Ranks:
 
     def send(self, tensors: Any, to: int, tag: int) -> Work:
         given = self._given(tensors[0])
-        return self._start(lambda: [self._message("send to", to, lambda channel: channel.send(f"tag {tag}", given))], tensors,
+        work = self._start(lambda: [self._message("send to", to, lambda channel: channel.send(f"tag {tag}", given))], tensors,
                            tensors=tensors)
+        work.in_order = False
+        return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Work:
-        return self._in_place(tensors, lambda into: self._message(
+        work = self._in_place(tensors, lambda into: self._message(
             "recv from", source, lambda channel: channel.recv(f"tag {tag}", into=into)), filled=False)
+        work.in_order = False
+        return work
 
     def _any_message(self, tag: int, into: Any) -> AnyMessage:
         ranks = {channel: rank for rank, channel in enumerate(self._messages) if channel is not None}
@@ -677,7 +751,7 @@ class Ranks:
             return messages[0]
 
         work = self._in_place(tensors, start, filled=False)
-        work._from = messages
+        work._from, work.in_order = messages, False
         return work
 
 
