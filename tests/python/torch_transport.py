@@ -9,6 +9,7 @@ import io
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -177,6 +178,29 @@ def a_timeout_ends_the_wait_and_not_the_transfer():
             other.transport.unregister_memory(memory)
 
 
+def a_process_with_many_descriptors_has_futures():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        raise tap.Skip(f"this process may open {hard} descriptors only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with Other("tcp") as other:
+            memory = other.transport.register_memory(torch.full((1000,), 4.0))
+            for _ in range(5):  # the thread that answers the first one sleeps before the second one
+                other.stop()
+                future = other.transport.write(memory.to_view(), other.buffers[0], async_op=True).get_future()
+                os.kill(other.process.pid, signal.SIGCONT)
+                deadline = time.monotonic() + LIMIT_S
+                while not future.done():
+                    assert time.monotonic() < deadline, "nobody answers the future"
+                    time.sleep(0.001)
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def an_end_waits_for_the_transfers():
     for fabrics in FABRICS:
         with Other(fabrics) as other:
@@ -297,6 +321,6 @@ def the_log_tells_the_fabric():
 
 if __name__ == "__main__":
     tap.run([tensors_are_written_and_read, many_transfers_are_under_way, transfers_are_awaited,
-             a_timeout_ends_the_wait_and_not_the_transfer, an_end_waits_for_the_transfers, a_peer_that_is_killed_is_named,
-             memory_that_is_gone_is_refused, what_is_not_supported_is_refused_in_a_line,
+             a_timeout_ends_the_wait_and_not_the_transfer, a_process_with_many_descriptors_has_futures, an_end_waits_for_the_transfers,
+             a_peer_that_is_killed_is_named, memory_that_is_gone_is_refused, what_is_not_supported_is_refused_in_a_line,
              ranks_find_each_other_through_a_store, the_log_tells_the_fabric])

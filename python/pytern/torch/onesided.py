@@ -314,6 +314,9 @@ class TernTransport(Transport):
 
     def _run(self) -> None:
         changed = self._context._native.fileno()
+        waits = select.poll()  # select() cannot take descriptors from 1024 on
+        for fd in changed, self._wake:
+            waits.register(fd, select.POLLIN)
         with contextlib.suppress(Error):  # the listener is closed
             while not self._closed:
                 with contextlib.suppress(BlockingIOError):
@@ -323,7 +326,7 @@ class TernTransport(Transport):
                         self._accepted = [other for other in self._accepted if not other.is_down] + [peer]
                 for transfer in list(self._pending):
                     transfer.is_completed()
-                select.select([changed, self._wake], [], [])
+                waits.poll()
 
     # ---- memory ----
 
