@@ -201,6 +201,22 @@ def a_process_with_many_descriptors_has_futures():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def windows_that_a_peer_has_closed_are_forgotten():
+    with _transport.new_transport("tern", "cpu") as owner, _transport.new_transport("tern", "cpu") as other:
+        other.connect(owner.bind())
+        memory = other.register_memory(torch.full((10,), 3.0))
+        first, kept = torch.zeros(10), None
+        for _ in range(onesided.REMOTES_MAX + 10):
+            tensor = torch.zeros(10)
+            window = owner.register_memory(tensor)
+            other.write(memory.to_view(), window.to_remote_buffer())
+            assert tensor[9] == 3
+            owner.unregister_memory(window)
+            kept = kept or owner.register_memory(first).to_remote_buffer()
+            other.write(memory.to_view(), kept)
+        assert len(other._remotes) == onesided.REMOTES_MAX and first[9] == 3
+
+
 def an_end_waits_for_the_transfers():
     for fabrics in FABRICS:
         with Other(fabrics) as other:
@@ -321,6 +337,6 @@ def the_log_tells_the_fabric():
 
 if __name__ == "__main__":
     tap.run([tensors_are_written_and_read, many_transfers_are_under_way, transfers_are_awaited,
-             a_timeout_ends_the_wait_and_not_the_transfer, a_process_with_many_descriptors_has_futures, an_end_waits_for_the_transfers,
-             a_peer_that_is_killed_is_named, memory_that_is_gone_is_refused, what_is_not_supported_is_refused_in_a_line,
+             a_timeout_ends_the_wait_and_not_the_transfer, a_process_with_many_descriptors_has_futures,
+             windows_that_a_peer_has_closed_are_forgotten, an_end_waits_for_the_transfers, a_peer_that_is_killed_is_named, memory_that_is_gone_is_refused, what_is_not_supported_is_refused_in_a_line,
              ranks_find_each_other_through_a_store, the_log_tells_the_fabric])

@@ -34,6 +34,7 @@ from ..transport import Context, Listener, Peer, Remote, Request, Window
 from . import addresses
 
 TIMEOUT_S = 30.0
+REMOTES_MAX = 1024  # windows of the peer that stay open at this end, of which the peer may have closed many
 URL = "tern-transport/1"
 MAGIC, VERSION = b"TERN", 1
 _BUFFER = struct.Struct("<4sI16s48s")  # MAGIC, VERSION, the endpoint's number, the window's descriptor
@@ -171,7 +172,7 @@ class Transfer(Work):
             future = self._future
         self._transport._pending.discard(self)
         if isinstance(self._error, Error) and self._error.status in _STALE:
-            self._transport._forget(self._remote)
+            self._transport._forget(self._remote.window)
         if future is not None:
             self._answer(future)
 
@@ -391,12 +392,14 @@ class TernTransport(Transport):
 
     def _remote(self, buffer: RemoteBuffer) -> Remote:
         if buffer.window not in self._remotes:
+            if len(self._remotes) >= REMOTES_MAX:
+                self._forget(next(iter(self._remotes)))
             self._remotes[buffer.window] = cast(Peer, self._peer).open(buffer.window)
         return self._remotes[buffer.window]
 
-    def _forget(self, buffer: RemoteBuffer) -> None:
+    def _forget(self, window: bytes) -> None:
         with self._lock:
-            remote = self._remotes.pop(buffer.window, None)
+            remote = self._remotes.pop(window, None)
         if remote is not None:
             with contextlib.suppress(Error):  # other requests of it are under way: its end closes it
                 remote.close()
