@@ -363,6 +363,7 @@ def a_work_that_waits_for_a_gpu_can_be_waited_for_again():
 
 def ends_behind_a_gpu(rank, size, lane):
     group = own_group()
+    dist.barrier()  # rank 0 has the store, which the others may still ask
     works = [group.allreduce([torch.ones(3, dtype=dtype)]) for dtype in (torch.float32, torch.float64)]
     of_tern.GOODBYE_S = 0.05
     (group.abort if rank == 0 else group.shutdown)()
