@@ -35,11 +35,13 @@
 /* Allowed growth of a process, as in life.c. */
 #define REUSE_GROWTH_MAX (4ll << 20)
 
-/* A killed process is given up soon, also on fabrics whose connections can return. */
+/* A killed process is given up soon, also on fabrics whose connections can return; a
+ * connection may take long on a machine with much load. */
 #define REUSE_CONTEXT                                                                    \
 	{                                                                                \
 		.no_spin = true, .log_level = TERN_LOG_ERROR,                            \
-		.reconnect_ns = TERN_NS_PER_S / 2, .unreachable_ns = TERN_NS_PER_S / 2   \
+		.connect_ns = REUSE_HANG_NS, .reconnect_ns = TERN_NS_PER_S,              \
+		.unreachable_ns = TERN_NS_PER_S                                          \
 	}
 
 struct reuse_count {
