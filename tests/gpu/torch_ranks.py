@@ -55,22 +55,10 @@ def cases():
         on_cpu.run(on_gpu(on_cpu.beyond_gloo), 3)
 
     def ddp_gives_the_bytes_that_gloo_gives():
-        def trained(rank, size):
-            torch.manual_seed(5)
-            module = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(), torch.nn.Linear(300, 3))
-            parallel = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.01)
-            optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-            torch.manual_seed(100 + rank)
-            for _ in range(8):
-                optimizer.zero_grad()
-                parallel(torch.randn(16, 20)).square().sum().backward()
-                optimizer.step()
-            return [p.detach().cpu().numpy().tobytes() for p in module.parameters()]
-
-        expected = on_cpu.run(on_gpu(trained), 2, backend="gloo")
+        expected = on_cpu.run(on_gpu(on_cpu.trained), 2, backend="gloo")
         assert expected[0] == expected[1]
         for fabrics in ("auto", "tcp"):
-            assert on_cpu.run(on_gpu(trained), 2, fabrics=fabrics) == expected, fabrics
+            assert on_cpu.run(on_gpu(on_cpu.trained), 2, fabrics=fabrics) == expected, fabrics
 
     def behind_the_stream(rank, size):
         """The operation has what the stream has written before, and the stream what the operation gives, without a wait for
@@ -112,11 +100,8 @@ def cases():
         on_cpu.run(on_gpu(mixed), 2)
 
     def a_rank_that_dies_is_named():
-        def until_it_fails(rank, size):
-            return on_cpu.until_it_fails(rank, size)
-
         for fabrics in ("auto", "tcp"):
-            with on_cpu.started(fabrics, act=on_gpu(until_it_fails)) as ranks:
+            with on_cpu.started(fabrics, act=on_gpu(on_cpu.until_it_fails)) as ranks:
                 time.sleep(0.5)
                 ranks.running[1].kill()
                 for _ in range(2):

@@ -233,7 +233,7 @@ def trained(rank, size):
         optimizer.zero_grad()
         parallel(torch.randn(16, 20)).square().sum().backward()
         optimizer.step()
-    return [p.detach().numpy().tobytes() for p in module.parameters()]
+    return [p.detach().cpu().numpy().tobytes() for p in module.parameters()]
 
 
 def ddp_gives_the_bytes_that_gloo_gives():
