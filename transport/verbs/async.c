@@ -78,18 +78,39 @@ void verbs_async_died(struct ibv_context *context)
 	pthread_mutex_unlock(&all.lock);
 }
 
-static void qp_failed(const struct ibv_qp *qp, int status)
+/* The caller holds the lock of the lists, without which the conn may end meanwhile. */
+static struct verbs_conn *conn_of(const struct ibv_qp *qp)
 {
-	pthread_mutex_lock(&all.lock);
 	tern_list_for_each (node, &all.conns) {
 		struct verbs_conn *conn = tern_list_entry(node, struct verbs_conn, all);
 
-		if (conn->qp != qp)
-			continue;
+		if (conn->qp == qp)
+			return conn;
+	}
+	return NULL;
+}
+
+static void qp_failed(const struct ibv_qp *qp, int status)
+{
+	struct verbs_conn *conn;
+
+	pthread_mutex_lock(&all.lock);
+	conn = conn_of(qp);
+	if (conn) {
 		atomic_store(&conn->async_status, status);
 		wake(verbs_conn_port(conn));
-		break;
 	}
+	pthread_mutex_unlock(&all.lock);
+}
+
+static void qp_took_last(const struct ibv_qp *qp)
+{
+	struct verbs_conn *conn;
+
+	pthread_mutex_lock(&all.lock);
+	conn = conn_of(qp);
+	if (conn)
+		atomic_store(&conn->took_last, true);
 	pthread_mutex_unlock(&all.lock);
 }
 
@@ -111,6 +132,9 @@ static void handle(struct verbs_queue *queue, const struct ibv_async_event *even
 		break;
 	case IBV_EVENT_QP_ACCESS_ERR:
 		qp_failed(event->element.qp, -EPROTO);
+		break;
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		qp_took_last(event->element.qp);
 		break;
 	case IBV_EVENT_PORT_ERR:
 	case IBV_EVENT_PORT_ACTIVE:

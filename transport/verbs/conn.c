@@ -20,6 +20,9 @@
 
 #define TABLE_FIRST 16u
 
+/* Longest wait for a stopped queue pair: await_last(). */
+#define LAST_NS (5 * TERN_NS_PER_MS)
+
 /* ---- the table ---- */
 
 static int table_add(struct verbs_port *port, struct verbs_conn *conn)
@@ -304,6 +307,30 @@ static void release(struct verbs_conn *conn)
 	queue->conn_count--;
 }
 
+/*
+ * Waits until the stopped queue pair takes no more receives of the SRQ. The completions of
+ * those that it has taken may be lost when it is destroyed, and with them their slots, until
+ * the SRQ is empty and no connection receives anything any more. The InfiniBand
+ * specification has the event "Last WQE Reached" for this. Devices report it within
+ * microseconds; one that does not is waited for once.
+ */
+static void await_last(struct verbs_conn *conn)
+{
+	struct verbs_queue *queue = conn->queue;
+	struct tern_env *env = queue->port->base.env;
+	uint64_t until_ns = tern_now_ns(env) + LAST_NS;
+
+	if (!conn->connected || !conn->shares_srq)
+		return;
+	while (!atomic_load(&conn->took_last) && !atomic_load(&queue->device->dead) &&
+		!atomic_load(&queue->device->keeps_quiet)) {
+		if (tern_now_ns(env) > until_ns)
+			atomic_store(&queue->device->keeps_quiet, true);
+		verbs_queue_drain(queue);
+		verbs_async_read(queue);
+	}
+}
+
 static void destroy_qp(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -316,9 +343,9 @@ static void destroy_qp(struct verbs_conn *conn)
 	 * never connected, modify_qp() stops the queue pair. */
 	if (!conn->connected || verbs_api_of(port)->disconnect(conn->id))
 		verbs_api_of(port)->modify_qp(conn->qp, &error, IBV_QP_STATE);
+	await_last(conn);
 	/* Handle completions first: on some devices, destroying a queue pair drops its
-	 * completions from the CQ. Those of shared receives would be lost, and with them
-	 * their slots. */
+	 * completions from the CQ. */
 	verbs_queue_drain(conn->queue);
 	verbs_async_forget(&conn->all);
 	verbs_api_of(port)->destroy_qp(conn->id);

@@ -168,6 +168,8 @@ struct verbs_device {
 	unsigned user_count; /* number of ports that have a verbs_queue on the device */
 	atomic_bool dead;    /* removed, or failed permanently */
 	atomic_bool told;    /* the failure was logged */
+	/* The device did not report IBV_EVENT_QP_LAST_WQE_REACHED in time. */
+	atomic_bool keeps_quiet;
 	/* Status and size of the last refused registration that was logged, so that a
 	 * retry does not log it again. */
 	int refused_status;
@@ -494,6 +496,9 @@ struct verbs_conn {
 	/* Error of the queue pair. Set by the thread that has read the device's
 	 * asynchronous event. */
 	atomic_int async_status;
+	/* Set likewise: the queue pair, which has failed or was stopped, takes no more
+	 * receives of the SRQ. */
+	atomic_bool took_last;
 	struct verbs_lsn *lsn;
 	/* In port->half_open: accepted, and not known yet to be part of a session. */
 	struct tern_half_open half_open;

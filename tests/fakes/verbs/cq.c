@@ -95,8 +95,10 @@ static bool deliver_side(struct fake_qp *qp, enum fake_side side)
 bool fake_cqes_deliver(struct fake_qp *qp)
 {
 	bool sent = deliver_side(qp, FAKE_SEND);
+	bool received = deliver_side(qp, FAKE_RECV);
 
-	return deliver_side(qp, FAKE_RECV) || sent;
+	fake_qp_tell_last(qp);
+	return received || sent;
 }
 
 void fake_cqes_hasten(struct fake_qp *qp)

@@ -84,6 +84,18 @@ void fake_recv_complete(struct fake_qp *qp, const struct fake_recv *recv,
 	fake_cqe_emit(qp, cqe);
 }
 
+/* Reports that a queue pair in ERR has taken its last receive of the shared queue, when the
+ * completions of all that it has taken are in the completion queue. */
+void fake_qp_tell_last(struct fake_qp *qp)
+{
+	if (qp->base.state != IBV_QPS_ERR || !qp->base.srq || qp->last_wqe_reported ||
+		qp->receiving || !tern_list_empty(&qp->delayed[FAKE_RECV]))
+		return;
+	qp->last_wqe_reported = true;
+	fake_async_raise(
+		FAKE_DEVICE(qp->base.context), IBV_EVENT_QP_LAST_WQE_REACHED, &qp->base);
+}
+
 void fake_qp_flush(struct fake_qp *qp)
 {
 	const struct ibv_wc flushed = {.status = IBV_WC_WR_FLUSH_ERR};
@@ -95,10 +107,7 @@ void fake_qp_flush(struct fake_qp *qp)
 		fake_recv_complete(qp, &qp->inbound, flushed, false);
 	}
 	if (qp->base.srq) {
-		if (!qp->last_wqe_reported)
-			fake_async_raise(FAKE_DEVICE(qp->base.context),
-				IBV_EVENT_QP_LAST_WQE_REACHED, &qp->base);
-		qp->last_wqe_reported = true;
+		fake_qp_tell_last(qp);
 		return;
 	}
 	while (fake_rq_take(qp->rq, &qp->inbound))

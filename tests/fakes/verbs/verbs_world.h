@@ -411,6 +411,7 @@ void fake_qp_activate(struct fake_qp *qp);
 void fake_qp_error(struct fake_qp *qp);
 /* Flushes requests that were posted in the error state. */
 void fake_qp_flush(struct fake_qp *qp);
+void fake_qp_tell_last(struct fake_qp *qp);
 void fake_qp_connect(struct fake_qp *a, struct fake_qp *b);
 /* Completes the send request at index sq_next. */
 void fake_send_complete(struct fake_qp *qp, enum ibv_wc_status status);
