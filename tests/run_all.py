@@ -42,13 +42,13 @@ LONG_LIMIT_S = 6 * 3600
 # else what the tests that run need. A tenth of a run is the compiler's: lines are all that a
 # stack's trace needs (-g1), and the sanitizers find the same at -O1.
 CONFIGURATIONS = [
-    ("gcc", "gcc", ["-Dwerror=true", "-Dc_args=-g1"], [], 1800, 1),
+    ("gcc", "gcc", ["-Dwerror=true", "-Dc_args=-g1"], [], 3000, 1),
     ("asan", "clang", ["-Dwerror=true", "-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=address,undefined",
-                       "-Db_lundef=false"], ["install", "once", "tidy"], 1500, 4),
+                       "-Db_lundef=false"], ["install", "once", "tidy"], 1800, 4),
     # A context belongs to one thread. Programs with one thread in all are left out (unit tests with
     # more are suite threads); ports share devices between threads, so the fabrics' own tests are run.
     ("tsan", "gcc", ["-Dc_args=-g1", "-Doptimization=1", "-Db_sanitize=thread", "-Db_lundef=false"],
-     ["unit", "sim", "rendezvous", "group", "e2e", "install", "once", "tidy"], 900, 6),
+     ["unit", "sim", "rendezvous", "group", "e2e", "install", "once", "tidy"], 1200, 6),
 ]
 
 CXX = {"gcc": "g++", "clang": "clang++"}
