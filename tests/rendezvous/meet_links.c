@@ -266,6 +266,7 @@ static void test_more_than_may_be_half_open_all_get_in(const struct instance *in
 	struct end *a, *b;
 
 	opts.connect_ns = 60 * TERN_NS_PER_S;
+	opts.suspect_ns = 60 * TERN_NS_PER_S; /* a turn of so many peers may take long */
 	meet = meet_new_apart(instance, &opts, &opts);
 	a = &meet->ends[A];
 	b = &meet->ends[B];

@@ -635,14 +635,16 @@ static void test_an_orderly_close_waits_for_puts_and_gets(const struct instance 
 
 static void test_requests_survive_lost_connections(const struct instance *instance)
 {
+	struct tern_context_opts opts = meet_opts();
 	struct call calls[BUSY] = {0};
 	struct tern_buf bufs[BUSY];
 
+	opts.reconnect_ns = 60 * TERN_NS_PER_S; /* however busy the machine is */
 	for (unsigned turns = 0; turns < 40; turns += 2) {
 		struct pane pane;
 		struct end *ends;
 
-		pane_init(&pane, instance, NULL, SLAB, WINDOW);
+		pane_init(&pane, instance, &opts, SLAB, WINDOW);
 		ends = pane.meet->ends;
 		MEET_PUMP(pane.meet, ends[B].peer);
 		if (tern_peer_caps(ends[A].peer) & TERN_CAP_BOUND) {
