@@ -21,7 +21,7 @@ VENV = BUILD / "venv"
 TENSORFLOW_WHEEL = "tensorflow-cpu==2.21.0"
 # PyPI has no build of PyTorch for the processor alone, so some 5 GB of it are NVIDIA's libraries, which are not used.
 TORCH_WHEEL = "torch==2.15.0"
-# Its backends of torch.distributed are other classes than those of Debian's PyTorch, and of the one above.
+# In this PyTorch a backend of torch.distributed is a whole process group, as in Debian's, but with the newer interface.
 TORCH_2_11_WHEEL = "torch==2.11.0"
 JAX_WHEEL = "jax==0.10.2"
 # tests/plugins/nccl_real.py knows the memory layout of this version.

@@ -10,8 +10,8 @@
  * take as long as a message there and back, and only say that it is no slower. */
 #define SAMPLE_BYTES (4u << 20)
 
-/* One that carries nothing for so long is expected to be twice as fast as it was, so that it
- * is tried again. */
+/* A connection that carries nothing for so long is expected to be twice as fast as it was, so
+ * that it is tried again. */
 #define FORGET_NS (10 * TERN_NS_PER_S)
 
 void tern_load_give(struct tern_load *load, uint64_t bytes, uint64_t now_ns)
@@ -60,8 +60,8 @@ unsigned tern_load_best(const struct tern_load *loads, unsigned count, uint32_t 
 			TERN_MAX(load->free_ns, now_ns) +
 			(uint64_t)((double)bytes * expected_ns_per_byte(load, now_ns));
 
-		/* One that is full and late is slower than was measured, so nobody knows
-		 * how long it takes. */
+		/* A connection that is full and late is slower than was measured, so nobody
+		 * knows how long it takes. */
 		if (!(up >> k & 1) || (!has_room && load->free_ns <= now_ns))
 			continue;
 		if (best == count || ns < best_ns ||

@@ -19,9 +19,9 @@ struct tern_load {
 	double ns_per_byte; /* as measured; 0: not yet */
 };
 
-/* It was given a chunk. */
+/* Called when the connection was given a chunk. */
 void tern_load_give(struct tern_load *load, uint64_t bytes, uint64_t now_ns);
-/* It has carried all that it was given. */
+/* Called when the connection has carried all that it was given. */
 void tern_load_carried(struct tern_load *load, uint64_t now_ns);
 
 /*

@@ -32,7 +32,7 @@ SKIPPED = 77
 NCCL_FLOAT32, NCCL_SUM, ID_BYTES = 7, 0, 128
 ENVIRONMENT = {"NCCL_MNNVL_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0", "NCCL_RAS_ENABLE": "0",
                "NCCL_SOCKET_IFNAME": "lo", "TERN_NET_IFNAME": "=lo"}
-# Of NCCL's sockets, its documentation says that more threads and sockets may be faster than one.
+# NCCL's documentation says that more threads and sockets than one may be faster.
 MANY = {"NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"}
 
 

@@ -498,7 +498,8 @@ class Ranks:
         if tensor.device.type != "cuda":
             raise ERROR(f"tern: a tensor on {tensor.device}: this backend takes tensors of the CPU and of CUDA devices")
         lane = self._lanes.get(tensor.device)
-        # Of two threads that make the first lane both must use the same, whose marks are behind its copies.
+        # If two threads make a device's first lane at once, both must use one of the two: a lane's marks are behind its own
+        # copies only.
         return lane or self._lanes.setdefault(tensor.device, Lane(tensor.device))
 
     def _whole(self, tensor: torch.Tensor, filled: bool = True) -> torch.Tensor:
