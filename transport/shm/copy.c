@@ -120,7 +120,8 @@ static int64_t read_process(
 
 /*
  * Sets `writing`, which tells the peer that this process may be writing to its memory.
- * False: the peer has closed the conn, and nothing may be written. The store of `writing` comes before the load of `gone`; in the peer, the store of `gone` comes
+ * False: the peer has closed the conn, and nothing may be written. The store of
+ * `writing` comes before the load of `gone`; in the peer, the store of `gone` comes
  * before the load of `writing`, in awaits_writer(). So one of both sees the other, and a
  * peer that saw no writer can use its memory for something else.
  */
