@@ -150,17 +150,17 @@ class Count:
                 for duration, name in sorted(self.seconds, reverse=True)[:SLOWEST]]
 
     def report(self):
-        """Prints the slowest programs, how many processes tests have killed, the skipped cases, the failed ones with their last lines (for readers
-        who see only the end of a log) and, last, the numbers. Returns the exit status."""
-        for line in self.slowest_lines():
-            print(f"slowest: {line}")
-        if self.killed:
-            print(f"killed: {sum(number for number, _ in self.killed)} processes, each of which the others have named:",
-                  ", ".join(f"{number} by {name}" for number, name in self.killed))
+        """Prints the skipped cases, how many processes tests have killed, the slowest programs, the failed cases with their
+        last lines (for readers who see only the end of a log) and, last, the numbers. Returns the exit status."""
         for line in self.skipped_lines():
             print(f"skipped: {line}")
         if self.skipped and not self.verbose:
             print("skipped: --verbose names every case")
+        if self.killed:
+            print(f"killed: {sum(number for number, _ in self.killed)} processes, each of which the others have named:",
+                  ", ".join(f"{number} by {name}" for number, name in self.killed))
+        for line in self.slowest_lines():
+            print(f"slowest: {line}")
         for name, lines in self.told:
             for line in lines:
                 print(f"{name}: {line}")
