@@ -12,6 +12,9 @@
  * sanitizer's report, or a timeout. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+/* Called by libFuzzer once before that, with the arguments of main(), if a target has it. */
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
 struct fuzz {
 	const uint8_t *data;
 	size_t bytes;
