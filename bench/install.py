@@ -204,8 +204,8 @@ def ray(say):
 
 # By name. Each takes a function that prints a line, and returns why it failed, or "".
 FROM_PYPI = {"torch": TORCH.install, "torch-2.11": torch_2_11, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
-# Packages of ./run test plugins, in the order of their installation. JAX is not among them: Tern has no plug-in for it.
-PLUGINS = ("torch", "torch-2.11", "nixl", "nccl", "ray")
+# Packages of ./run test plugins, in the order of their installation.
+PLUGINS = ("torch", "torch-2.11", "jax", "nixl", "nccl", "ray")
 
 
 def plugins(say):
