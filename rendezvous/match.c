@@ -148,3 +148,10 @@ struct tern_match_node *tern_match_before(const struct tern_match_node *node)
 {
 	return tern_list_linked(&node->bucket) ? NULL : in_ring(node->ring.prev);
 }
+
+struct tern_match_node *tern_match_after(const struct tern_match_node *node)
+{
+	struct tern_match_node *next = in_ring(node->ring.next);
+
+	return tern_list_linked(&next->bucket) ? NULL : next;
+}

@@ -26,6 +26,11 @@
  * (channel, key, step) are: the peer gives the oldest POST to its oldest send, and that
  * must be matched with our oldest receive. The peer drops a POST that crossed an EAGER or
  * RTS (see send.c), so an advertised receive may be paired with a message that arrives.
+ *
+ * On a channel whose last tensors were all small, although their receives had room for
+ * large ones, no receive is advertised: each POST would be a message of its own for nothing.
+ * The first large tensor costs an RTS and its answer; then the receives that wait are
+ * advertised.
  */
 #include "rendezvous/rendezvous.h"
 
@@ -48,15 +53,20 @@ static struct tern_xfer *oldest_recv(
 	return n ? tern_container_of(n, struct tern_xfer, node) : NULL;
 }
 
+/* True if the receive has room for a tensor that the peer does not send in an EAGER. */
+static bool is_roomy(const struct tern_xfer *x)
+{
+	return !wants_pool(x) && x->buf.bytes > x->peer->eager_bytes;
+}
+
 /* True if a POST (announcement of the receive's buffer) is useful: the peer can put, and
- * the buffer is larger than the tensors that the peer sends in an EAGER. Without a link,
- * only the size counts: the receive is queued, and the next link decides before a POST is
- * sent. */
+ * tensors as large as the buffer are to be expected. Without a link, only the size counts:
+ * the receive is queued, and the next link decides before a POST is sent. */
 static bool may_advertise(const struct tern_xfer *x)
 {
 	const struct tern_peer *peer = x->peer;
 
-	if (wants_pool(x) || x->buf.bytes <= peer->eager_bytes)
+	if (!is_roomy(x) || x->channel->small_run == TERN_SMALL_RUN)
 		return false;
 	return peer->state != TERN_PEER_STATE_UP ||
 	       ((tern_peer_caps(peer) & TERN_CAP_PUT) && !x->stage.stager);
@@ -110,6 +120,38 @@ static bool older_ones_are_advertised(const struct tern_xfer *x)
 			     TERN_XFER_ADVERTISED;
 }
 
+/* Lets the next run of the pump advertise the receive of this node, if it was not
+ * advertised when it was posted. NULL: nothing. A receive that has asked for its send gets
+ * it without a POST. */
+static void reconsider(struct tern_match_node *n)
+{
+	struct tern_xfer *x = n ? tern_container_of(n, struct tern_xfer, node) : NULL;
+
+	if (!x || x->proxy || x->state != TERN_XFER_POSTED || x->ask != TERN_ASK_NONE ||
+		x->behind || !may_advertise(x))
+		return;
+	tern_list_remove(&x->queue);
+	tern_list_push(&x->peer->pump.pending, &x->queue);
+}
+
+/* Called when a receive gets the bytes of an EAGER. */
+static void note_small(struct tern_xfer *x)
+{
+	if (is_roomy(x) && x->channel->small_run < TERN_SMALL_RUN)
+		x->channel->small_run++;
+}
+
+/* Called when a receive gets a tensor that is too large for an EAGER. `next`: of the next
+ * receive of the triple. */
+static void note_large(struct tern_xfer *x, struct tern_match_node *next)
+{
+	bool held_back = x->channel->small_run == TERN_SMALL_RUN;
+
+	x->channel->small_run = 0;
+	if (held_back)
+		reconsider(next);
+}
+
 /*
  * Sends a POST, which announces the receive's buffer to the sender. A POST is optional,
  * since without it the sender announces its tensor. So if anything is missing (a credit,
@@ -149,6 +191,7 @@ static int say_post(struct tern_xfer *x)
 	}
 	x->told = true;
 	tern_xfer_enter(x, TERN_XFER_ADVERTISED);
+	reconsider(tern_match_after(&x->node));
 	return 0;
 }
 
@@ -424,6 +467,11 @@ static void pair(struct tern_xfer *x, struct tern_record *record)
 	tern_xfer_meet(x, record);
 	req->shape = record->shape;
 	req->bytes = record->bytes;
+	if (record->type == TERN_MSG_EAGER)
+		note_small(x);
+	else if (req->bytes > x->peer->eager_bytes)
+		note_large(x, tern_match_find(
+				      &x->peer->match, &x->node.triple, TERN_MATCH_RECV));
 	if (tern_xfer_clashes(x, &record->name)) {
 		refuse(x, -EEXIST);
 	} else if ((x->flags & TERN_RECV_PEEK) && record->has_region && req->bytes) {
@@ -491,6 +539,7 @@ static void deliver(struct tern_xfer *x, const struct tern_header *h)
 
 	req->shape = h->shape;
 	req->bytes = h->bytes;
+	note_small(x);
 	if ((h->flags & TERN_FLAG_NAME) && tern_xfer_clashes(x, h->name)) {
 		tern_xfer_end(x, -EEXIST);
 		return;
@@ -651,6 +700,8 @@ static int done(struct tern_peer *peer, const struct tern_header *h)
 		return 0;
 	if (!fits_its_status(x, h))
 		return -EPROTO;
+	if (x->state == TERN_XFER_ADVERTISED && h->bytes > peer->eager_bytes)
+		note_large(x, tern_match_after(&x->node));
 	req = tern_req_of(x);
 	req->shape = h->shape;
 	req->bytes = h->bytes;

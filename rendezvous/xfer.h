@@ -8,10 +8,16 @@
 #include "rendezvous/peer.h"
 #include "transport/gpu/stager.h"
 
+/* So many tensors in a row are small: then the receives of a channel send no POST. */
+#define TERN_SMALL_RUN 4u
+
 struct tern_channel {
 	struct tern_list node;
 	struct tern_peer *peer;
 	uint32_t number;
+	/* Receives in a row, up to TERN_SMALL_RUN, whose room was larger than an EAGER, and
+	 * whose tensor was not: recv.c. */
+	uint8_t small_run;
 };
 
 /*

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "base/util.h"
+#include "rendezvous/rendezvous.h"
 #include "transport/context.h"
 
 enum { SAME = 12 };
@@ -528,6 +529,70 @@ static void test_done_may_post_the_next_one(const struct instance *instance)
 	meet_free(meet);
 }
 
+/* True if the receive has told the sender where its room is. */
+static bool is_advertised(struct call *recv)
+{
+	return tern_xfer_of(&recv->req)->state == TERN_XFER_ADVERTISED;
+}
+
+static void post_roomy(struct meet *meet, struct call *recv, uint64_t room)
+{
+	struct tern_buf buf = end_memory(&meet->ends[B], SLAB, room);
+
+	*recv = (struct call){0};
+	assert_int_equal(call_recv(recv, &meet->ends[B], 1, 1, &buf, 0), 0);
+	meet_settle(meet);
+}
+
+static void serve(struct meet *meet, struct call *recv, uint64_t bytes)
+{
+	struct tern_buf data = end_data(&meet->ends[A], SLAB, bytes, 7);
+	struct call send = {0};
+
+	assert_int_equal(call_send(&send, &meet->ends[A], 1, 1, &data, 0), 0);
+	MEET_PUMP(meet, call_over(recv) && call_over(&send));
+	call_check(recv, bytes, 7);
+	meet_settle(meet);
+}
+
+/* Room is advertised only while the tensors that come are large: a POST for each small one
+ * would cost as much as the tensor. Those that wait are advertised after a large one. */
+static void test_room_for_large_ones_is_advertised_when_they_come(
+	const struct instance *instance)
+{
+	enum { WAITING = 3 };
+	const uint64_t small = 100, large = 200000;
+	struct meet *meet = meet_new(instance);
+	struct call recv, waiting[WAITING];
+	bool advertises;
+
+	/* A small tensor of a GPU does not travel in an EAGER. */
+	if (instance->gpus)
+		MEET_SKIP(meet, "memory of a GPU is staged in other ways");
+	meet_settle(meet);
+	advertises = tern_peer_caps(meet->ends[B].peer) & TERN_CAP_PUT;
+	for (unsigned turn = 0; turn < 2; turn++) {
+		for (unsigned i = 0; i < TERN_SMALL_RUN; i++) {
+			post_roomy(meet, &recv, large);
+			assert_int_equal(is_advertised(&recv), advertises);
+			serve(meet, &recv, small);
+		}
+		for (unsigned i = 0; i < WAITING; i++) {
+			post_roomy(meet, &waiting[i], large);
+			assert_false(is_advertised(&waiting[i]));
+		}
+		serve(meet, &waiting[0], large);
+		for (unsigned i = 1; i < WAITING; i++)
+			assert_int_equal(is_advertised(&waiting[i]), advertises);
+		serve(meet, &waiting[1], large);
+		serve(meet, &waiting[2], small);
+		post_roomy(meet, &recv, large);
+		assert_int_equal(is_advertised(&recv), advertises);
+		serve(meet, &recv, large);
+	}
+	meet_free(meet);
+}
+
 const struct conformance_test meet_pairing[] = {
 	CONFORMANCE(test_the_kth_send_meets_the_kth_receive, NEEDS_NOTHING),
 	CONFORMANCE(test_keys_and_steps_meet_in_any_order, NEEDS_NOTHING),
@@ -540,6 +605,7 @@ const struct conformance_test meet_pairing[] = {
 	CONFORMANCE(test_600_wait_their_turn_where_records_are_few, NEEDS_NOTHING),
 	CONFORMANCE(test_counters_wrap, NEEDS_NOTHING),
 	CONFORMANCE(test_two_floods_that_cross_do_not_lock_up, NEEDS_NOTHING),
+	CONFORMANCE(test_room_for_large_ones_is_advertised_when_they_come, NEEDS_NOTHING),
 	CONFORMANCE(test_channels_are_name_spaces, NEEDS_NOTHING),
 	CONFORMANCE(test_a_key_of_two_names_is_eexist, NEEDS_NOTHING),
 	CONFORMANCE(test_long_names_that_differ_are_told_apart, NEEDS_NOTHING),
