@@ -7,7 +7,7 @@ patch is applied, the scenario must fail for none of the first third of the seed
 REACH_SEEDS), or a later failure would prove nothing; and it must run a line that the patch changes in each
 file, and, unless NAMEs are given, the lines in reached.txt (reach.py). These two need gcc and gcov.
 
-usage: run.py [--seeds N] [--every N] [NAME...]
+usage: run.py [--seeds N] [NAME...]
        run.py --applies
 
 --applies only tests that every patch still applies, and that every mark names a line: whoever changes the
@@ -127,11 +127,10 @@ def named(name, function, *arguments):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--every", type=int, default=1, help="only each N-th mutant, by name")
     parser.add_argument("--applies", action="store_true")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    patches = sorted(p for p in HERE.glob("*.patch") if not arguments.names or p.stem in arguments.names)[::arguments.every]
+    patches = sorted(p for p in HERE.glob("*.patch") if not arguments.names or p.stem in arguments.names)
     if arguments.applies:
         tap.run([named(f"{p.stem}_applies", apply, TOP, p, "--check") for p in patches]
                 + [named(f"{path} has one line {text}", reach.line_of, TOP, path, text)
