@@ -10,7 +10,7 @@
 #include "base/util.h"
 #include "tern-config.h"
 
-#define TESTS_MAX 160u
+#define TESTS_MAX 192u
 
 struct row {
 	const struct conformance_test *test;
