@@ -102,14 +102,14 @@ def needed_by_tests(directory, left_out):
 
 
 def linked_fast(options):
-    """Further options of a build with these: with gold, which binutils has, linking takes half the processor time. But gold
-    does not find __cpu_model of GCC after link-time optimisation, which builds without a sanitizer have."""
+    """Further options of a build with these: with gold, which binutils has, linking takes half the processor time. But
+    gold does not find __cpu_model of GCC after link-time optimisation, which builds without a sanitizer have."""
     return [f"-D{language}_link_args=-fuse-ld=gold" for language in ("c", "cpp")
             if shutil.which("ld.gold") and any("b_sanitize" in option for option in options)]
 
 
-def build(name, compiler, options, left_out, nice, limit):
-    """Returns None, or what the program that failed has printed. `nice`: the command before ninja, or []. `limit`: of
+def build(name, compiler, options, left_out, idle, limit):
+    """Returns None, or what the program that failed has printed. `idle`: the command before ninja, or []. `limit`: of
     ninja, in seconds."""
     def finished(command, env, limit):
         status, lines = stream(command, env, limit)
@@ -124,7 +124,7 @@ def build(name, compiler, options, left_out, nice, limit):
         if problem:
             return problem
     wanted = [] if "-Dwerror=true" in options else needed_by_tests(directory, left_out)
-    problem = finished([*nice, "ninja", "-C", str(directory), *wanted], dict(os.environ), limit)
+    problem = finished([*idle, "ninja", "-C", str(directory), *wanted], dict(os.environ), limit)
     if problem:
         return problem
     print(f"{name}: built in {time.monotonic() - start:.0f} s", flush=True)
@@ -133,14 +133,16 @@ def build(name, compiler, options, left_out, nice, limit):
 
 class Builder:
     """Builds the configurations one after the other on a thread of its own: the first at once, the others
-    beside the tests of those before, which leave the processors idle now and then, at the lowest priority."""
+    beside the tests of those before, when these leave a processor idle. (A compiler that is only nice lets a process
+    that wakes up wait for some milliseconds, and jobs of several processes take several times as long.)"""
 
     def __init__(self, count, names):
         self.count, self.thread = count, ThreadPoolExecutor(1)
-        self.builds, limit = {}, BUILD_LIMIT_S
+        self.builds, limit, idle = {}, BUILD_LIMIT_S, []
         for name, *how, tests_limit, _ in CONFIGURATIONS:
             if name in names:
-                self.builds[name] = self.thread.submit(build, name, *how, ["nice", "-n", "19"] if self.builds else [], limit)
+                self.builds[name] = self.thread.submit(build, name, *how, idle, limit)
+                idle = ["chrt", "--idle", "0"]
                 limit += tests_limit  # a busy host leaves the next build nothing before these tests have ended
 
     def __enter__(self):
