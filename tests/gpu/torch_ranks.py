@@ -113,7 +113,8 @@ def cases():
 
 
 def rates(fabric, asked, how):
-    """`asked`: what TERN_FABRICS names, so that it is over this fabric. Returns rows: an all-reduce of a GPU's tensor, and beside it the same by gloo, in turns."""
+    """Returns rows: an all-reduce of a GPU's tensor over this fabric, and beside it the same by gloo, in turns. `asked`: what
+    TERN_FABRICS names, so that it is over this fabric."""
     import torch
     import torch.distributed as dist
     import torch_distributed as on_cpu
