@@ -69,12 +69,20 @@ ENVIRONMENT = {
 }
 
 
+# The command before one that is to run when nothing else does, in a session of its own. Within a session the policy
+# decides. Between sessions, and meson runs each test in another one, Linux shares the processors by the sessions' own
+# nice values, if it has these (autogroup).
+IDLE = ["sh", "-c", '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 "$@"', "sh"]
+idle_processes = []
+
+
 def stream(command, env, limit, keep=None):
     """Runs the command, prints what `keep` returns for each line, and returns (exit status, all lines). After
     `limit` seconds it asks the command to end; then the status is -1."""
-    lines, late = [], []
+    lines, late, idle = [], [], command[:len(IDLE)] == IDLE
     with subprocess.Popen(command, env=env, cwd=TOP, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, errors="replace") as p:
+                          stderr=subprocess.STDOUT, errors="replace", start_new_session=idle) as p:
+        idle_processes.extend([p] if idle else [])
         timer = threading.Timer(limit, lambda: (late.append(True), p.terminate()))
         timer.start()
         for line in p.stdout:
@@ -113,8 +121,8 @@ def build(name, compiler, options, left_out, idle, limit):
     ninja, in seconds."""
     def finished(command, env, limit):
         status, lines = stream(command, env, limit)
-        return [] if status == 0 else [*lines, f"{command[0]} has not ended in {limit} s" if status == -1 else
-                                       f"{command[0]} ended with status {status}"]
+        return [] if status == 0 else [*lines, f"it has not ended in {limit} s" if status == -1 else
+                                       f"it ended with status {status}"]
 
     directory, start = BUILDS / name, time.monotonic()
     print(f"{name}: building with {compiler} {' '.join(options)}", flush=True)
@@ -133,8 +141,8 @@ def build(name, compiler, options, left_out, idle, limit):
 
 class Builder:
     """Builds the configurations one after the other on a thread of its own: the first at once, the others
-    beside the tests of those before, when these leave a processor idle. (A compiler that is only nice lets a process
-    that wakes up wait for some milliseconds, and jobs of several processes take several times as long.)"""
+    beside the tests of those before, when these leave a processor idle. (Beside a compiler that is only nice, jobs of
+    several processes, which wait for each other in many short steps, take several times as long.)"""
 
     def __init__(self, count, names):
         self.count, self.thread = count, ThreadPoolExecutor(1)
@@ -142,14 +150,16 @@ class Builder:
         for name, *how, tests_limit, _ in CONFIGURATIONS:
             if name in names:
                 self.builds[name] = self.thread.submit(build, name, *how, idle, limit)
-                idle = ["chrt", "--idle", "0"]
+                idle = IDLE
                 limit += tests_limit  # a busy host leaves the next build nothing before these tests have ended
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
-        self.thread.shutdown(cancel_futures=True)  # after Ctrl-C nothing else is built
+        for process in idle_processes:  # after Ctrl-C, which does not reach them
+            process.terminate()
+        self.thread.shutdown(cancel_futures=True)
 
     def has(self, name):
         """Waits until the configuration is built; says why and counts a failure if it cannot be."""
