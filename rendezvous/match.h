@@ -128,7 +128,8 @@ static inline struct tern_match_node *tern_match_take(struct tern_match *match,
 /* Returns the node of the same triple and kind that was added just before `node`, which
  * must be in the table. NULL: `node` is the oldest. */
 struct tern_match_node *tern_match_before(const struct tern_match_node *node);
-/* The same for the node that was added just after it. NULL: `node` is the newest. */
+/* Returns the node of the same triple and kind that was added just after `node`, which
+ * must be in the table. NULL: `node` is the newest. */
 struct tern_match_node *tern_match_after(const struct tern_match_node *node);
 
 #endif
