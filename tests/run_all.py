@@ -70,8 +70,8 @@ ENVIRONMENT = {
 
 
 # In front of a command, it lets this run only when nothing else does, in a session of its own. Within a session the
-# policy decides. Between sessions, and meson runs each test in another one, Linux shares the processors by the sessions' own
-# nice values, if it has these (autogroup).
+# policy decides. Between sessions, and meson runs each test in another one, Linux shares the processors by the
+# sessions' own nice values, if it has these (autogroup).
 IDLE = ["sh", "-c", '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 "$@"', "sh"]
 idle_processes = []
 
