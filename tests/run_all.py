@@ -55,7 +55,7 @@ CONFIGURATIONS = [
 CXX = {"gcc": "g++", "clang": "clang++"}
 
 # The builds that the other parts use.
-NEEDED = {in_vm.WHERE: ["gcc"], "plugins": ["gcc"], "long": ["gcc", "asan"]}
+NEEDED = {in_vm.WHERE: ["gcc"], "plugins": ["gcc"], "long": ["gcc", "asan", "tsan"]}
 
 # How many processes each test of ./run test plugins kills that kills any (tests/harness/kills.py), and a factor on the
 # tests' own time limits, which are for 20.
@@ -96,7 +96,7 @@ def stream(command, env, limit, keep=None):
 
 
 def needed_by_tests(directory, left_out):
-    """Returns the files that are needed by the tests outside of suite long and of the suites left out."""
+    """Returns the files that are needed by the tests outside of the suites left out, and of suite long but for rest."""
     def told(what):
         return json.loads(subprocess.run(["meson", "introspect", what, str(directory)], check=True,
                                          stdout=subprocess.PIPE).stdout)
@@ -104,7 +104,8 @@ def needed_by_tests(directory, left_out):
     files = {target["id"]: target["filename"] for target in told("--targets")}
     wanted = set()
     for test in told("--tests"):
-        if not {suite.split(":")[-1] for suite in test["suite"]} & {"long", *left_out}:
+        suites = {suite.split(":")[-1] for suite in test["suite"]}
+        if not suites & {*left_out} and ("long" not in suites or "rest" in suites):
             wanted.update(os.path.relpath(file, directory) for id in test["depends"] for file in files[id])
     return sorted(wanted)
 
@@ -221,14 +222,16 @@ def run_tests(count, name, directory, limit, selection, environment={}):
         count.failed.append(f"[{name}] no test ran")
 
 
+def without(suites):
+    """Returns the options of `meson test` that leave these suites out."""
+    return [option for suite in suites for option in ("--no-suite", suite)]
+
+
 def run(count, builder, configuration):
     name, _, _, left_out, limit, factor = configuration
     if not builder.has(name):
         return
-    selection = ["-t", str(factor)]
-    for suite in left_out:
-        selection += ["--no-suite", suite]
-    run_tests(count, name, BUILDS / name, limit, selection)
+    run_tests(count, name, BUILDS / name, limit, [*without(left_out), "-t", str(factor)])
 
 
 def run_rdma(count, builder, when):
@@ -252,10 +255,11 @@ def run_plugins(count, builder):
 
 
 def run_long(count, builder):
-    for configuration, suite in zip(CONFIGURATIONS, ("long", "rest")):
-        if builder.has(configuration[0]):
-            run_tests(count, suite, BUILDS / configuration[0], LONG_LIMIT_S,
-                      ["--setup", "long", "--suite", suite, "--no-suite", "plugins", "-t", str(configuration[-1])])
+    for name, _, _, left_out, _, factor in CONFIGURATIONS:
+        suite, left_out = ("long", ["plugins"]) if name == "gcc" else ("rest", left_out)
+        if builder.has(name):
+            run_tests(count, f"{suite} {name}", BUILDS / name, LONG_LIMIT_S,
+                      ["--setup", "long", "--suite", suite, *without(left_out), "-t", str(factor)])
     run_rdma(count, builder, "full")
 
 

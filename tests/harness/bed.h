@@ -22,6 +22,7 @@
 #include "base/env.h"
 #include "base/list.h"
 #include "tests/harness/instance.h"
+#include "tests/harness/pattern.h"
 #include "transport/domain.h"
 #include "transport/fabric.h"
 
@@ -65,8 +66,9 @@ extern const struct device_memory *device_memory;
 /* Buffers allocated in one domain, which box_free() frees all at once. */
 struct memory_box {
 	struct tern_domain *domain;
-	bool gpu;               /* the buffers are in GPU memory */
-	struct tern_pool *pool; /* created when the first buffer is taken from it */
+	bool gpu; /* the buffers are in GPU memory */
+	/* Of small and of large buffers: created when the first buffer is taken. */
+	struct tern_pool *pools[2];
 	struct tern_list wraps;
 };
 
@@ -244,10 +246,6 @@ bool side_withdraw_start(
 int link_peek(struct link *link, const struct tern_region *region, uint64_t remote_offset,
 	uint64_t bytes, const void **out);
 
-/* pattern_fill() fills memory with a pseudo-random stream that depends on `seed`, from
- * byte number `start` of the stream on; pattern_holds() checks for these bytes. */
-void pattern_fill(void *to, uint64_t bytes, uint64_t seed, uint64_t start);
-bool pattern_holds(const void *at, uint64_t bytes, uint64_t seed, uint64_t start);
 /* As pattern_fill() and pattern_holds(), for a buffer, which may be in GPU memory. */
 void buf_fill_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);
 bool buf_holds_from(const struct tern_buf *buf, uint64_t seed, uint64_t start);

@@ -6,54 +6,20 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "base/util.h"
 
 const struct device_memory *device_memory;
 
-/* ---- patterns ---- */
+/* ---- buffers ---- */
 
-/* Size of the segments of a GPU pool. Small, since the simulated device maps and unmaps
- * whole allocations, at a cost per page. */
-#define GPU_SLAB_BYTES (2u << 20)
-
-static uint8_t pattern_byte(uint64_t seed, uint64_t i)
-{
-	return (uint8_t)(tern_mix64(seed * 0x10001 + i / 8) >> (i % 8 * 8));
-}
-
-void pattern_fill(void *to, uint64_t bytes, uint64_t seed, uint64_t start)
-{
-	uint8_t *p = to;
-	uint64_t i = 0;
-
-	for (; i < bytes && (start + i) % 8; i++)
-		p[i] = pattern_byte(seed, start + i);
-	for (; i + 8 <= bytes; i += 8) {
-		uint64_t v = tern_mix64(seed * 0x10001 + (start + i) / 8);
-
-		for (int j = 0; j < 8; j++)
-			p[i + (uint64_t)j] = (uint8_t)(v >> (8 * j));
-	}
-	for (; i < bytes; i++)
-		p[i] = pattern_byte(seed, start + i);
-}
-
-bool pattern_holds(const void *at, uint64_t bytes, uint64_t seed, uint64_t start)
-{
-	const uint8_t *p = at;
-	uint8_t want[4096];
-
-	for (uint64_t i = 0; i < bytes;) {
-		uint64_t n = TERN_MIN(bytes - i, sizeof(want));
-
-		pattern_fill(want, n, seed, start + i);
-		if (memcmp(p + i, want, n) != 0)
-			return false;
-		i += n;
-	}
-	return true;
-}
+/* Sizes of a pool's segments. Most tests take little, and each segment is cleared and
+ * registered as a whole; a simulated GPU maps and unmaps it, at a cost per page. */
+#define SLAB_BYTES       (8u << 20)
+#define LARGE_SLAB_BYTES (80u << 20)
+#define GPU_SLAB_BYTES   (2u << 20)
+/* Larger buffers come from the pool with large segments. */
+#define SMALL_BYTES (2u << 20)
+#define POOL_BYTES  (240u << 20)
 
 struct tern_buf buf_part(const struct tern_buf *buf, uint64_t offset, uint64_t bytes)
 {
@@ -100,16 +66,34 @@ struct wrap {
 	struct tern_list node;
 	struct tern_mem *mem;
 	void *base;
-	uint64_t address;    /* GPU memory taken for this buffer; 0: none */
-	struct tern_buf buf; /* belongs to the pool if `mem` is NULL */
+	uint64_t address;       /* GPU memory taken for this buffer; 0: none */
+	struct tern_pool *pool; /* to which `buf` belongs; NULL: it is in `mem` */
+	struct tern_buf buf;
 };
 
 void box_init(struct memory_box *box, struct tern_domain *domain)
 {
 	box->domain = domain;
 	box->gpu = false;
-	box->pool = NULL;
+	box->pools[0] = box->pools[1] = NULL;
 	tern_list_init(&box->wraps);
+}
+
+/* Returns the box's pool for a buffer of this size. */
+static struct tern_pool *pool_of(struct memory_box *box, uint64_t bytes)
+{
+	struct tern_pool_opts opts = {
+		.slab_bytes = bytes > SMALL_BYTES ? LARGE_SLAB_BYTES : SLAB_BYTES,
+		.max_bytes = POOL_BYTES,
+		.kind = box->gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
+	};
+	struct tern_pool **pool = &box->pools[bytes > SMALL_BYTES];
+
+	if (box->gpu)
+		opts.slab_bytes = GPU_SLAB_BYTES;
+	if (!*pool)
+		assert_int_equal(tern_pool_new(box->domain, &opts, pool), 0);
+	return *pool;
 }
 
 struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t bytes)
@@ -134,16 +118,8 @@ struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t byte
 			tern_mem_wrap(box->domain, wrap->base, room, &wrap->mem), 0);
 		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
 	} else {
-		struct tern_pool_opts opts = {
-			.slab_bytes = box->gpu ? GPU_SLAB_BYTES : 80u << 20,
-			.max_bytes = 240u << 20,
-			.kind = box->gpu ? TERN_MEM_CUDA : TERN_MEM_HOST,
-		};
-
-		if (!box->pool)
-			assert_int_equal(
-				tern_pool_new(box->domain, &opts, &box->pool), 0);
-		assert_int_equal(tern_pool_get(box->pool, bytes, &wrap->buf), 0);
+		wrap->pool = pool_of(box, bytes);
+		assert_int_equal(tern_pool_get(wrap->pool, bytes, &wrap->buf), 0);
 	}
 	tern_list_push(&box->wraps, &wrap->node);
 	return wrap->buf;
@@ -159,14 +135,16 @@ void box_free(struct memory_box *box)
 		if (wrap->mem)
 			tern_mem_put(wrap->mem);
 		else
-			tern_pool_put(box->pool, &wrap->buf);
+			tern_pool_put(wrap->pool, &wrap->buf);
 		if (wrap->address)
 			device_memory->give(wrap->address);
 		free(wrap->base);
 		free(wrap);
 	}
-	tern_pool_free(box->pool);
-	box->pool = NULL;
+	for (unsigned i = 0; i < 2; i++) {
+		tern_pool_free(box->pools[i]);
+		box->pools[i] = NULL;
+	}
 }
 
 static void work_done(struct tern_op *op, int status)

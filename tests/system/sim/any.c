@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tests/harness/pattern.h"
 #include "transport/context.h"
 #include "transport/sim/sim.h"
 
@@ -113,9 +114,10 @@ static uint64_t below(struct world *w, uint64_t limit)
 	return tern_rng_below(tern_sim_rng(w->sim), limit);
 }
 
-static unsigned char byte_of(const struct label *label, uint32_t i)
+/* Seed of what follows the label. */
+static uint64_t seed_of(const struct label *label)
 {
-	return (unsigned char)(label->number * 31 + label->sender * 7 + i);
+	return (uint64_t)label->sender << 32 | label->number;
 }
 
 /* ---- senders ---- */
@@ -143,8 +145,8 @@ static void post_send(struct sender *s)
 	unsigned char *bytes = s->bytes + i * (BYTES_MAX + sizeof(label));
 
 	memcpy(bytes, &label, sizeof(label));
-	for (uint32_t k = sizeof(label); k < label.bytes; k++)
-		bytes[k] = byte_of(&label, k);
+	pattern_fill(
+		bytes + sizeof(label), label.bytes - sizeof(label), seed_of(&label), 0);
 	send->buf = (struct tern_buf){.mem = s->mem,
 		.offset = i * (BYTES_MAX + sizeof(label)),
 		.bytes = label.bytes};
@@ -196,9 +198,9 @@ static void check_tensor(struct recv *r, unsigned source)
 
 	memcpy(&label, bytes, sizeof(label));
 	good = label.sender == source && label.triple == r->triple &&
-	       label.bytes == r->req.bytes;
-	for (uint32_t k = sizeof(label); good && k < label.bytes; k++)
-		good = bytes[k] == byte_of(&label, k);
+	       label.bytes == r->req.bytes &&
+	       pattern_holds(bytes + sizeof(label), label.bytes - sizeof(label),
+		       seed_of(&label), 0);
 	if (!good)
 		FAIL(w, "sender %u, triple %u: a tensor of sender %u, triple %u", source,
 			r->triple, label.sender, label.triple);

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tests/harness/pattern.h"
 #include "transport/context.h"
 #include "transport/sim/sim.h"
 
@@ -123,25 +124,9 @@ static struct end *other(struct end *e)
 
 /* ---- contents ---- */
 
-static uint8_t pattern(uint64_t serial, uint64_t i)
-{
-	return (uint8_t)(tern_mix64(serial * 7919 + i / 8) >> (i % 8 * 8));
-}
-
 static void fill(const struct tern_buf *buf, uint64_t serial)
 {
-	uint8_t *p = tern_buf_ptr(buf);
-
-	for (uint64_t i = 0; i < buf->bytes; i++)
-		p[i] = pattern(serial, i);
-}
-
-static bool holds(const uint8_t *p, uint64_t bytes, uint64_t serial)
-{
-	for (uint64_t i = 0; i < bytes; i++)
-		if (p[i] != pattern(serial, i))
-			return false;
-	return true;
+	pattern_fill(tern_buf_ptr(buf), buf->bytes, serial, 0);
 }
 
 /* True if a cell in the memory of the other end's window has its contents. */
@@ -151,7 +136,7 @@ static bool is_right(struct end *e, uint32_t cell)
 	const uint8_t *room = tern_buf_ptr(&other(e)->room);
 
 	return !c->serial || c->unknown ||
-	       holds(room + (uint64_t)cell * CELL_BYTES, c->bytes, c->serial);
+	       pattern_holds(room + (uint64_t)cell * CELL_BYTES, c->bytes, c->serial, 0);
 }
 
 /* ---- windows ---- */
@@ -174,12 +159,7 @@ static void make_window(struct end *e)
 
 static bool room_is_untouched(const struct end *e)
 {
-	const uint8_t *p = tern_buf_ptr(&e->room);
-
-	for (uint64_t i = 0; i < ROOM_BYTES; i++)
-		if (p[i] != CANARY)
-			return false;
-	return true;
+	return pattern_is_one_byte(tern_buf_ptr(&e->room), ROOM_BYTES, CANARY);
 }
 
 static void closed(struct end *e)
@@ -230,7 +210,7 @@ static void check_get(struct ask *a, struct cell *c)
 	struct end *e = &a->world->ends[a->end];
 
 	if (a->req.status == 0 && c->serial && !other(e)->closing &&
-		!holds(tern_buf_ptr(&a->buf), c->bytes, c->serial))
+		!pattern_holds(tern_buf_ptr(&a->buf), c->bytes, c->serial, 0))
 		fail(a->world, "a get of cell %u has not got put %llu", a->cell,
 			(unsigned long long)c->serial);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "tests/harness/pattern.h"
 
 #define CANARY 0xa5
 
@@ -68,10 +69,10 @@ static void fail(struct storm *s, const char *fmt, ...)
 
 /* Byte i of the contents of send `number` of a triple. The first 8 bytes identify the
  * send. */
-static uint8_t pattern(const struct half *h, unsigned number, uint64_t i)
+/* Seed of the contents of a send of the half's triple. */
+static uint64_t seed_of(const struct half *h, unsigned number)
 {
-	return (uint8_t)(tern_mix64(((uint64_t)h->triple << 32 | number) + i / 8 * 977) >>
-			 (i % 8 * 8));
+	return (uint64_t)h->triple << 32 | number;
 }
 
 /* Returns the contents of a buffer: a buffer in host memory itself, or a copy of one in
@@ -102,8 +103,7 @@ static void fill(const struct half *h)
 {
 	unsigned char *p = borrow(h, &h->buf);
 
-	for (uint64_t i = 0; i < h->buf.bytes; i++)
-		p[i] = pattern(h, h->number, i);
+	pattern_fill(p, h->buf.bytes, seed_of(h, h->number), 0);
 	give(h, &h->buf, p);
 }
 
@@ -120,10 +120,7 @@ static void spoil(const struct half *h)
 
 static bool matches(const struct half *h, const unsigned char *p, unsigned number)
 {
-	for (uint64_t i = 0; i < h->req.bytes; i++)
-		if (p[i] != pattern(h, number, i))
-			return false;
-	return true;
+	return pattern_holds(p, h->req.bytes, seed_of(h, number), 0);
 }
 
 /* ---- the ends of requests ---- */
@@ -541,11 +538,8 @@ static void end_half(struct storm *s, struct half *h)
 
 	if (h->posted && !h->is_send && h->flags && h->req.status == 0 && !h->released)
 		tern_release(&h->req);
-	for (uint64_t i = 0; h->ended && i < h->buf.bytes; i++)
-		if (p[i] != CANARY) {
-			fail(s, "a buffer was touched after its request had ended");
-			break;
-		}
+	if (h->ended && !pattern_is_one_byte(p, h->buf.bytes, CANARY))
+		fail(s, "a buffer was touched after its request had ended");
 	give(h, &h->buf, p);
 	if (h->posted && h->pool)
 		tern_pool_put(h->pool, &h->buf);

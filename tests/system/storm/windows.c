@@ -28,6 +28,7 @@
 #include "base/rng.h"
 #include "base/util.h"
 #include "rendezvous/rendezvous.h"
+#include "tests/harness/pattern.h"
 
 #define CELLS      16u
 #define CELL_BYTES 40000u
@@ -128,19 +129,6 @@ static uint64_t below(struct world *w, uint64_t n)
 
 /* ---- contents ---- */
 
-static uint8_t pattern(uint64_t put, uint64_t i)
-{
-	return (uint8_t)(tern_mix64(put * 7919 + i / 8) >> (i % 8 * 8));
-}
-
-static bool holds(const uint8_t *p, uint64_t bytes, uint64_t put)
-{
-	for (uint64_t i = 0; i < bytes; i++)
-		if (p[i] != pattern(put, i))
-			return false;
-	return true;
-}
-
 /* True if a cell in the other end's memory has its contents. */
 static bool is_right(const struct end *e, uint32_t cell)
 {
@@ -148,7 +136,7 @@ static bool is_right(const struct end *e, uint32_t cell)
 	const uint8_t *room = tern_buf_ptr(&e->other->room);
 
 	return !c->put || c->unknown ||
-	       holds(room + (uint64_t)cell * CELL_BYTES, c->bytes, c->put);
+	       pattern_holds(room + (uint64_t)cell * CELL_BYTES, c->bytes, c->put, 0);
 }
 
 static void make_window(struct end *e)
@@ -189,10 +177,8 @@ static void close_window(struct end *e, uint64_t timeout_ns)
 
 static void check_room(const struct end *e)
 {
-	const uint8_t *p = tern_buf_ptr(&e->room);
-
-	for (uint64_t i = 0; i < ROOM_BYTES; i++)
-		REQUIRE(e->world, p[i] == FILLER, "a window was written after its end");
+	REQUIRE(e->world, pattern_is_one_byte(tern_buf_ptr(&e->room), ROOM_BYTES, FILLER),
+		"a window was written after its end");
 }
 
 /* ---- notifications ---- */
@@ -251,7 +237,7 @@ static void on_done(struct tern_req *req)
 		REQUIRE(w, is_right(e, a->cell), "a put has ended and is not there");
 	if (a->kind == GET && req->status == 0 && c->put && !c->unknown &&
 		!e->other->closing)
-		REQUIRE(w, holds(tern_buf_ptr(&a->buf), c->bytes, c->put),
+		REQUIRE(w, pattern_holds(tern_buf_ptr(&a->buf), c->bytes, c->put, 0),
 			"a get has other bytes than the last put");
 	tern_pool_put(e->pool, &a->buf);
 }
@@ -271,12 +257,10 @@ static int post_put(struct ask *a)
 {
 	struct end *e = a->end;
 	struct tern_note note;
-	uint8_t *p = tern_buf_ptr(&a->buf);
 	bool noted = below(e->world, 3) == 0;
 
 	a->put = ++e->put_count;
-	for (uint64_t i = 0; i < a->buf.bytes; i++)
-		p[i] = pattern(a->put, i);
+	pattern_fill(tern_buf_ptr(&a->buf), a->buf.bytes, a->put, 0);
 	e->cells[a->cell] =
 		(struct cell){.put = a->put, .bytes = a->buf.bytes, .busy = true};
 	return tern_put(e->remote, &a->req, &a->buf, (uint64_t)a->cell * CELL_BYTES,
