@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <tern/shared.h>
 #include <tern/window.h>
@@ -284,6 +285,7 @@ static void test_memory_is_deregistered_although_its_target_stands_still(void **
 	assert_int_equal(nixl_prepare(s.agent, "T", true, &range, 1, &h), 0);
 	assert_int_equal(run(h, NULL), 0);
 	kill(c.pid, SIGSTOP);
+	assert_int_equal(waitpid(c.pid, NULL, WUNTRACED), c.pid);
 	posted = nixl_post(h, NULL, 0);
 	collect(&l);
 	assert_int_equal(nixl_deregister(s.agent, s.own[0]), 0);
