@@ -29,7 +29,7 @@ static const struct slot *find_slot(
 	return found;
 }
 
-/* Where the list is. */
+/* A list iterator. */
 struct ahead {
 	const struct tern_worker *worker;
 	uint64_t version, from;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors the slot that is being computed does not push, and how the servers hear of
- * it: ps/marks.h. */
+/* Records the tensors that the slot in progress does not push, and sends them as marks
+ * (ps/marks.h). */
 #include "ps/marks.h"
 
 #include <errno.h>

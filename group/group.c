@@ -250,7 +250,7 @@ void group_step(struct tern_group *g)
 
 static const struct tern_buf nothing;
 
-/* The buffer lies in host memory, and within it. */
+/* 0: the buffer is inside its host memory. */
 static int check_buf(const struct tern_buf *buf)
 {
 	if (buf->bytes == 0)

@@ -93,7 +93,7 @@ struct group_round {
 	uint64_t send_bytes, recv_bytes;
 	enum group_work work;
 	struct group_range to, a, b;
-	uint64_t bytes; /* of the work, counted in elements of the operation's dtype */
+	uint64_t bytes; /* size of the work's operands, in the operation's dtype */
 };
 
 struct group_op {
@@ -130,8 +130,8 @@ struct group_note {
 	int32_t status;
 	uint64_t called; /* operations that the sender has called */
 	uint64_t moved;  /* rounds that the sender has ended */
-	/* ALIVE: the sender waits for an operation, and wants an answer so often; 0: it
-	 * waits for nothing. */
+	/* ALIVE: interval in ms at which the waiting sender wants answers; 0: it waits for
+	 * nothing. */
 	uint32_t ask_ms;
 	char text[GROUP_TEXT_MAX];
 	uint32_t reserved;
@@ -152,7 +152,7 @@ struct group_link {
 	bool left;     /* the rank has left the group */
 	/* Notes to be sent when `send` is free. */
 	bool want_alive, want_abort, want_left;
-	bool told;         /* it knows of the failure */
+	bool told;         /* ABORT came or is queued */
 	bool stirred;      /* something came since the last tick */
 	uint64_t heard_ns; /* time of the last tick after which something had come */
 	uint64_t alive_ns; /* time of its last ALIVE */
@@ -193,7 +193,7 @@ struct tern_group {
 	int status;                /* of the failure */
 	bool freed, in_step, in_finish;
 	bool ticking;
-	bool late;       /* the last tick was */
+	bool late;       /* tick came late */
 	uint64_t cut_ns; /* after a failure: when what has not ended is cut */
 	char text[GROUP_TEXT_MAX];
 };
@@ -243,7 +243,7 @@ unsigned group_plan(const struct tern_group *g, const struct group_call *call,
 /* watch.c */
 /* Posts the first receives of notes. */
 int group_watch_start(struct tern_group *g);
-/* A call was made: its deadline is looked after. */
+/* Sets the tick timer for a new call. */
 void group_watch_called(struct tern_group *g, const struct group_call *call);
 /* Tells all ranks of the failure, and sees to it that all requests end. */
 void group_watch_failed(struct tern_group *g);

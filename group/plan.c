@@ -13,7 +13,7 @@
 
 /* Pieces that an operation is cut into, if it is large enough, so that they overlap. */
 #define PIECES_MIN (uint64_t)4
-/* Blocks are not cut below this size for that. */
+/* Overlap alone cuts no block below this size. */
 #define BLOCK_MIN_BYTES (32u << 10)
 /* All-gathers up to this size of `out` take the fewest rounds. */
 #define GATHER_SMALL_BYTES (64u << 10)
@@ -201,11 +201,11 @@ static void ring_gather(struct plan *p, const struct ring *ring)
 	}
 }
 
-/* A number of ranks that is no power of two, folded to the largest one below: the first 2 x
- * (size - power) ranks in pairs, whose even one goes on for both. */
+/* Reduces the ranks to `power`, the largest power of two: in each pair of the first 2 x
+ * (size - power) ranks only the even one takes part. */
 struct fold {
 	uint32_t power, pairs;
-	uint32_t number; /* of this rank; GROUP_NOBODY: the even one goes on */
+	uint32_t number; /* new number; GROUP_NOBODY: rank - 1 acts for it */
 };
 
 static struct fold fold_of(const struct tern_group *g)
@@ -591,7 +591,7 @@ static void plan_scatter(struct plan *p, const struct ring *ring)
 			ring->bytes);
 }
 
-/* Few small parts: two ranks exchange all that they have, in each round twice as much. */
+/* Recursive doubling for few small parts; otherwise the parts go around the ring. */
 static void plan_all_gather(struct plan *p, const struct ring *ring)
 {
 	uint32_t n = ring->count, lo = ring->me;

@@ -88,8 +88,8 @@ static void alive(struct group_link *link, const struct group_note *note)
 	link->called = TERN_MAX(link->called, note->called);
 	link->moved = note->moved;
 	link->alive_ns = now_ns;
-	/* The other rank waits. This one may have nothing to wait for and thus no timer, or
-	 * a slower one. */
+	/* A waiting rank is answered here: this rank may have no timer, or one with a longer
+	 * interval. */
 	if (note->ask_ms && !g->freed &&
 		now_ns - link->said_ns >= note->ask_ms * TERN_NS_PER_MS / 2) {
 		link->said_ns = now_ns;
@@ -114,7 +114,7 @@ static void aborted(struct group_link *link, const struct group_note *note)
 	group_fail(g, status, "%s", text);
 }
 
-/* No more than the operations below `called` can be ended with this rank. */
+/* The rank has left: operations from number `called` on fail the group. */
 static void left(struct group_link *link, uint64_t called)
 {
 	struct tern_group *g = link->group;
@@ -318,7 +318,7 @@ static void set_tick(struct tern_group *g, uint64_t now_ns)
 	set_timer(g, TERN_MIN(tern_ns_add(now_ns, g->tick_ns), due_ns));
 }
 
-/* A connection to a rank that does not let go of memory is cut. */
+/* Cuts the connection to a rank whose requests do not end. */
 static void cut(struct group_link *link)
 {
 	if (link->gone || link->cut)
@@ -453,7 +453,7 @@ void group_watch_leave(struct tern_group *g)
 			continue;
 		g->links[i].want_left = true;
 		say(&g->links[i]);
-		/* Nothing more will come. */
+		/* LEFT was the last note. */
 		if (g->links[i].left && g->links[i].receiving)
 			tern_cancel(&g->links[i].recv);
 	}

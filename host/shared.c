@@ -309,7 +309,7 @@ static void sleep_on_waiter(struct tern_shared *shared, uint64_t deadline_ns)
 	shared->asleep = false;
 }
 
-/* Nobody drives, for so long. */
+/* Nobody drives for `ns` ns. */
 static void begin_lull(struct tern_shared *shared, uint64_t ns)
 {
 	shared->driver = DRIVEN_BY_NOBODY;

@@ -47,7 +47,7 @@ struct shared_tenant {
 	void (*free)(struct shared_tenant *tenant);
 };
 
-/* A thread that waits until something is so. */
+/* A thread that waits until is_answered(). */
 struct shared_waiter {
 	/* Returns true if the thread need not wait any more. Called with the lock held,
 	 * on any thread, until it has returned true once. */

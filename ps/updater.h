@@ -34,8 +34,8 @@ struct tern_updater_segment { /* elements of a chunk that have one optimizer */
 };
 
 struct tern_updater_opts { /* options of a chunk */
-	/* These two, and what they point to, are owned by the caller and must stay in
-	 * place as long as the chunk. Without segments (NULL) the optimizer is that of
+	/* `optimizer` and `segments`, and what they point to, belong to the caller and
+	 * must outlive the chunk. Without segments (NULL) the optimizer is that of
 	 * the whole chunk; with segments, which cover the chunk in order, it is not
 	 * used. */
 	const struct tern_optimizer *optimizer;

@@ -8,7 +8,7 @@
 #include "rendezvous/peer.h"
 #include "transport/gpu/stager.h"
 
-/* So many tensors in a row are small: then the receives of a channel send no POST. */
+/* After this many small tensors in a row the receives of a channel send no POST. */
 #define TERN_SMALL_RUN 4u
 
 struct tern_channel {

@@ -9,8 +9,8 @@
  * could read wrong data: its kernels for the protocols LL and LL128 do not wait for the end
  * of a receive, but for flags between the data, and a GPU's copies are in no order.
  *
- * As a dma-buf: NCCL itself checks that its GPU can export one. By address:
- * nvidia-peermem takes the memory of any GPU.
+ * MEMORY_DMABUF: NCCL checks that its GPU can export one. MEMORY_CUDA: nvidia-peermem
+ * takes the memory of any GPU.
  */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -54,7 +54,7 @@ static int check_gpu_memory(
 	if (comm->peer && strcmp(tern_peer_fabric(comm->peer), "verbs") != 0)
 		snprintf(why, sizeof(why), "the connection with %s is by %s, not by RDMA",
 			tern_peer_name(comm->peer), tern_peer_fabric(comm->peer));
-	/* The kernels of NCCL do not run yet, which will wait for transfers. */
+	/* Allocated now: later NCCL's kernels run, and wait for transfers. */
 	r = tern_context_prepare(ctx, m->mem);
 	tern_shared_unlock(comm->net->shared);
 	if (r < 0)

@@ -93,7 +93,7 @@ static int properties_12(int number, struct nccl_properties_12 *out)
 	return NCCL_SUCCESS;
 }
 
-/* The versions before 11 have one net for all communicators. Nobody says when it ends. */
+/* Before version 11 all communicators share one net, and no call ends it. */
 static struct net *only_net(void)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -62,7 +62,7 @@ void engine_refuse(const char *parameter);
 void engine_free(struct engine *e);
 /* A text from which other agents learn how to connect; it includes a secret. */
 const char *engine_info(const struct engine *e);
-/* Another agent's text. If the agent was known by another one, this one replaces it. */
+/* Loads another agent's engine_info(), in place of an earlier one. */
 int engine_load(struct engine *e, const char *agent, const char *info);
 /* Starts to connect, and does not wait. */
 int engine_connect(struct engine *e, const char *agent);

@@ -15,7 +15,7 @@
 #define INFO_WORD "tern1"
 /* Longest time for which engine_free() waits until the peers have said goodbye. */
 #define GOODBYE_NS 2000000000ull
-/* A program that asks again within this time, so often one after the other, waits. */
+/* SOON_ASKS calls in a row, each within SOON_NS of the last: the program polls. */
 #define SOON_NS   200000u
 #define SOON_ASKS 8u
 
@@ -146,7 +146,7 @@ static void agent_unlist(struct agent *a)
 		a->next->place = a->place;
 }
 
-/* The peer is not used any more; it was counted. */
+/* Frees the peer and its reference to the agent. */
 static void agent_free_peer(struct agent *a)
 {
 	tern_peer_free(a->peer);

@@ -20,7 +20,7 @@ class Error(Exception):
 
 
 class Timeout(Error, TimeoutError):
-    """A call has waited for as long as the session's `timeout` allows. The session can still be used."""
+    """A call has waited for its `timeout`. What it waits for goes on, and the session or context can still be used."""
 
     errno: int
 

@@ -48,8 +48,9 @@ def address_of(interface: str) -> str | None:
     return None
 
 
-def _named_interface(names: str) -> str:
-    """The address of the first interface that the text names, as NCCL_SOCKET_IFNAME does."""
+def _named_interface(variable: str) -> str:
+    """The address of the first interface that the variable names, in the syntax of NCCL_SOCKET_IFNAME."""
+    names = os.environ[variable]
     wanted = names.removeprefix("^").removeprefix("=").split(",")
     exact, other = "=" in names[:2], names.startswith("^")
     for _, interface in sorted(socket.if_nameindex()):
@@ -57,10 +58,12 @@ def _named_interface(names: str) -> str:
         address = address_of(interface) if hit != other else None
         if address and not (other and address.startswith("127.")):
             return address
-    raise ValueError(f"TERN_NET_IFNAME={names}: no such interface has an address")
+    raise ValueError(f"{variable}={names}: no such interface has an address")
 
 
 def own_address(otherwise: Callable[[], str]) -> str:
     """The address of this host by which others come: that of the interface which TERN_NET_IFNAME names, or `otherwise`."""
-    names = os.environ.get("TERN_NET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
-    return _named_interface(names) if names else otherwise()
+    for variable in "TERN_NET_IFNAME", "NCCL_SOCKET_IFNAME":
+        if os.environ.get(variable):
+            return _named_interface(variable)
+    return otherwise()

@@ -269,7 +269,7 @@ _endpoint_lock = threading.RLock()  # protects _endpoint
 
 
 def endpoint() -> Endpoint:
-    """That of this process, which is made when it is needed first: an owner that only passes references on needs none."""
+    """The Endpoint of this process, made at its first use: an owner that only passes references on needs none."""
     global _endpoint
     with _endpoint_lock:
         if _endpoint is None:
@@ -281,7 +281,7 @@ def endpoint() -> Endpoint:
 
 @dataclass
 class Metadata(TensorTransportMetadata):
-    """Of an object. `windows`: for each tensor the descriptor of its window; b"" for a tensor without bytes."""
+    """An object's metadata. `windows`: the descriptor of each tensor's window; b"" for a tensor without bytes."""
     source: Source | None = None
     windows: list[bytes] = field(default_factory=list)
     library: str = ""

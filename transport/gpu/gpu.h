@@ -33,8 +33,7 @@ int tern_gpu_of_memory(struct tern_domain *domain, uint64_t address, uint64_t by
 int tern_gpu_by_number(
 	struct tern_domain *domain, unsigned number, struct tern_gpu **out);
 int tern_gpu_number(const struct tern_gpu *gpu);
-/* Of the GPUs that the domain already uses, the one with the lowest number that is at
- * least `number`; NULL: none. */
+/* The GPU in use by the domain with the lowest number from `number` on; NULL: none. */
 struct tern_gpu *tern_gpu_in_use(struct tern_domain *domain, unsigned number);
 
 /* Allocates memory on the GPU. -ENOMEM, ...: errors of the driver. */

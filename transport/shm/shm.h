@@ -505,15 +505,15 @@ int shm_address(const char *name, struct sockaddr_un *address);
 
 /* process.c: the process at the other end. */
 
-/* Stores who it is. -EACCES: it is of another user than ours or root. */
+/* Stores the peer's pid and pidfd. -EACCES: its user is neither ours nor root. */
 int shm_process_identify(struct shm_conn *conn);
 /* Stores whether this process may read and write its memory; `note` is its HELLO or
  * WELCOME. */
 void shm_process_probe(struct shm_conn *conn, const struct shm_note *note);
-/* True if it has not ended, so its pid is not another process's, and has its word where it
- * was, so it does not run another program (execve). */
+/* True if the peer's process runs, so that its pid is not reused, and still has its probe
+ * word, so it has not called execve(). */
 bool shm_process_is_there(struct shm_conn *conn);
-/* Writes to its memory, or to nobody's. Returns the number of bytes written, or a negative
+/* Writes to the peer's memory only. Returns the number of bytes written, or a negative
  * errno: -ENOTCONN or -ESRCH if it is gone, -EFAULT if its memory or `data` is no memory, or
  * may not be accessed so. Memory that it has made read-only may be written to all the same,
  * as by an RDMA card. */

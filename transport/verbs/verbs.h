@@ -9,10 +9,12 @@
  *     port.c            poll and arm: completion queues and all other events
  *     slot.c            slots: registered buffers for sending and receiving frames
  *     async.c           the devices' asynchronous events
- *     cm.c              listening, connecting: librdmacm's events
+ *     cm.c              connecting, accepting: librdmacm's events
+ *     lsn.c             listening
  *     conn.c            a conn's queue pair, from creation to its end
  *     tx.c              sending messages, puts and gets
  *     rx.c              receiving
+ *     retire.c          destroys librdmacm's ids on a thread of its own
  *     load.c, module.c  libibverbs and librdmacm, if they are there
  *
  * Each conn has one reliable queue pair. Messages are SENDs that arrive in slots
@@ -496,8 +498,8 @@ struct verbs_conn {
 	/* Error of the queue pair. Set by the thread that has read the device's
 	 * asynchronous event. */
 	atomic_int async_status;
-	/* Set likewise: the queue pair, which has failed or was stopped, takes no more
-	 * receives of the SRQ. */
+	/* Set by the same thread: the failed or stopped queue pair takes no more receives
+	 * of the SRQ. */
 	atomic_bool took_last;
 	struct verbs_lsn *lsn;
 	/* In port->half_open: accepted, and not known yet to be part of a session. */

@@ -60,7 +60,7 @@ class Results(list[Any]):
 
 
 def _results(work: Any) -> Results | None:
-    """Those of a work of this backend, which has ended well; None: of others."""
+    """The results of a work of this backend that has ended well; else None."""
     future = work.get_future()
     value = future.value() if future.done() else None
     return value if isinstance(value, Results) else None
@@ -459,7 +459,8 @@ class Ranks:
 
     def shutdown(self) -> None:
         """Leaves the group, when the other ranks leave it, too: one that is behind may not have taken yet what this rank has
-        sent it, and would lose that with the connection. Waits for GOODBYE_S at most."""
+        sent it, and would lose that with the connection. Waits for GOODBYE_S at most, and
+        as long again for operations that wait for a GPU."""
         if self._closed:
             return
         if not self._group.failure:
@@ -530,7 +531,7 @@ class Ranks:
         return self._memory(self._whole(tensor))
 
     def _memory(self, tensor: torch.Tensor) -> Any:
-        """What the transport takes of a contiguous tensor. Types that it does not have, of one byte, it moves as bytes."""
+        """A view of a contiguous tensor that the transport takes: one-byte types that it lacks become uint8."""
         tensor = tensor.detach()
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
