@@ -64,6 +64,17 @@ TERN_API int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base
 	uint64_t bytes, struct tern_mem **out);
 
 /*
+ * Wraps memory for a few requests, such as a tensor that a framework passes for one
+ * operation. It does what tern_mem_wrap() does, or tern_mem_wrap_readonly() without
+ * `writable`, but RDMA devices register no range of up to TERN_MEM_BRIEF_BYTES: the CPU
+ * copies its bytes through registered memory, which takes less time than to register it
+ * with each device and to end that again. No warning says so.
+ */
+#define TERN_MEM_BRIEF_BYTES (64u << 10)
+TERN_API int tern_mem_wrap_brief(struct tern_domain *domain, void *base, uint64_t bytes,
+	bool writable, struct tern_mem **out);
+
+/*
  * Registers GPU memory from cuMemAlloc, cudaMalloc or a framework, as tern_mem_wrap()
  * does for host memory. `address` is the device address in this process. The memory must
  * belong to the primary context of the device, or to no context (cuMemAllocAsync,

@@ -67,7 +67,7 @@ def recv_any(context: Context, channels: Sequence[Channel], key: str | int, step
     number, name = _key(key)
     step = _integer("step", step, 0, 64)
     what = f"receive of {key!r}, step {step}, from any"
-    memory = None if into is None else context.wrap(into, writable=True)
+    memory = None if into is None else context._wrap(into, writable=True)
     context._collect()
     while True:
         up = _those_up(what, channels, needs_all)

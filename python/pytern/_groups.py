@@ -95,7 +95,7 @@ class Group:
         return operation
 
     def _wrap(self, tensor: Any, writable: bool = False) -> Buffer:
-        return self._context.wrap(tensor, writable=writable)
+        return self._context._wrap(tensor, writable)
 
     def _root(self, root: int) -> int:
         if _integer("root", root, 0, 32) >= self.size:
@@ -115,7 +115,7 @@ class Group:
         return self._reduce("all_reduce", _ALL_REDUCE, tensor, tensor if out is None else out, op, 0, timeout)
 
     def reduce(self, tensor: Any, root: int, out: Any = None, *, op: str = "sum", timeout: float | None = None) -> "Operation":
-        """The same, but only `root` has the result; elsewhere `out` is not used."""
+        """As all_reduce(), but only `root` gets the result and uses `out`."""
         to = None if self._root(root) != self.rank else tensor if out is None else out
         return self._reduce("reduce", _REDUCE, tensor, to, op, root, timeout)
 

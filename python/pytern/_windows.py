@@ -182,7 +182,7 @@ class Remote:
 
     def _start(self, get: bool, what: str, pieces: list[tuple[Any, int]], note: Any, into: Any) -> Request:
         request = _Access(self.peer, what, into)
-        wrap = self.peer._context.wrap
+        wrap = self.peer._context._wrap
         ready = tuple((wrap(tensor, writable=get), _integer("offset", offset, 0, 64)) for tensor, offset in pieces)
         data = None if note is None else _note(note)
         return request._post(lambda: self._native.move(request, get, ready, data))

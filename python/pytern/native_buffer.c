@@ -119,8 +119,9 @@ PyObject *buffer_of_request(struct request *request)
 	return (PyObject *)self;
 }
 
-/* Wraps memory of another object. Returns false with an exception. */
-static bool register_memory(struct buffer *self, bool is_cuda)
+/* Wraps memory of another object. `brief`: for one operation. Returns false with an
+ * exception. */
+static bool register_memory(struct buffer *self, bool is_cuda, bool brief)
 {
 	struct tern_domain *domain =
 		tern_context_domain(tern_shared_context(self->context->shared));
@@ -134,6 +135,9 @@ static bool register_memory(struct buffer *self, bool is_cuda)
 			if (is_cuda)
 				r = tern_mem_wrap_cuda(domain, (uintptr_t)self->data,
 					bytes, &self->buf.mem);
+			else if (brief)
+				r = tern_mem_wrap_brief(domain, self->data, bytes,
+					!self->readonly, &self->buf.mem);
 			else if (self->readonly)
 				r = tern_mem_wrap_readonly(
 					domain, self->data, bytes, &self->buf.mem);
@@ -199,17 +203,18 @@ static bool wrap_borrowed(struct buffer *self, PyObject *from, bool writable)
 	return true;
 }
 
-/* wrap(object, writable, pool) -> Buffer with the memory of the object. `pool`: for one
- * without elements. */
+/* wrap(object, writable, brief, pool) -> Buffer with the memory of the object. `brief`: for
+ * one operation; `pool`: for an object without elements. */
 PyObject *context_wrap(struct context *self, PyObject *args)
 {
 	struct buffer *out;
 	struct pool *pool;
 	PyObject *from;
-	int writable;
+	int writable, brief;
 	bool good;
 
-	if (!PyArg_ParseTuple(args, "OpO!", &from, &writable, pool_type, &pool) ||
+	if (!PyArg_ParseTuple(
+		    args, "OppO!", &from, &writable, &brief, pool_type, &pool) ||
 		!context_is_usable(self))
 		return NULL;
 	out = new_buffer(self);
@@ -222,7 +227,8 @@ PyObject *context_wrap(struct context *self, PyObject *args)
 		good = wrap_view(out, from, writable);
 	if (good)
 		set_dims(out);
-	if (good && register_memory(out, out->borrowed && out->borrowed->is_cuda) &&
+	if (good &&
+		register_memory(out, out->borrowed && out->borrowed->is_cuda, brief) &&
 		(out->buf.mem || take(out, pool, 0)))
 		return (PyObject *)out;
 	Py_DECREF((PyObject *)out);

@@ -142,11 +142,15 @@ class Context:
     def wrap(self, tensor: Any, *, writable: bool = False) -> Buffer:
         """The memory of a tensor that has the buffer protocol or DLPack, as a buffer. Where many sends or receives use
         the same memory, this saves what each of them would do."""
+        return self._wrap(tensor, writable, brief=False)
+
+    def _wrap(self, tensor: Any, writable: bool = False, brief: bool = True) -> Buffer:
+        """`brief`: for one operation, so that RDMA devices need not register a small tensor."""
         if isinstance(tensor, Buffer):
             if writable and tensor.readonly:
                 raise ValueError("the buffer cannot be written to")
             return tensor
-        return self._native.wrap(tensor, writable, self._memory())
+        return self._native.wrap(tensor, writable, brief, self._memory())
 
     def window(self, tensor: Any, *, read: bool = True, write: bool = False) -> "Window":
         """Lets peers get from the memory of a tensor (`read`), or put into it (`write`), while the program does something
@@ -285,7 +289,7 @@ class Listener:
 
 
 class Peer:
-    """Another process. The connection ends when nothing uses the object any more; a request that has not ended does."""
+    """Another process. The connection ends when neither the program nor an unfinished request uses the object."""
 
     def __init__(self, context: Context, native: _native.Peer) -> None:
         self._context = context
@@ -432,7 +436,7 @@ class Channel:
         number, name = _key(key)
         step = _integer("step", step, 0, 64)
         request = Request(self, f"send of {key!r}, step {step}")
-        self._post(request, lambda: self._native.send(request, number, step, self.peer._context.wrap(tensor), name, urgent))
+        self._post(request, lambda: self._native.send(request, number, step, self.peer._context._wrap(tensor), name, urgent))
         return request
 
     def recv(self, key: str | int, step: int = 0, *, into: Any = None, peek: bool = False) -> "Request":
@@ -444,7 +448,7 @@ class Channel:
         number, name = _key(key)
         step = _integer("step", step, 0, 64)
         request = Request(self, f"receive of {key!r}, step {step}", into)
-        memory = None if into is None else self.peer._context.wrap(into, writable=True)
+        memory = None if into is None else self.peer._context._wrap(into, writable=True)
         self._post(request, lambda: self._native.recv(request, number, step, memory, name, peek))
         return request
 

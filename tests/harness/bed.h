@@ -207,8 +207,8 @@ static inline uint32_t link_caps(const struct link *link)
 }
 
 /* SLAB: from a pool of Tern (in a GPU, buffers above 2 MiB are as USER); USER: allocated
- * by the bed, and wrapped. */
-enum memory { SLAB, USER };
+ * by the bed, and wrapped; BRIEF: wrapped with tern_mem_wrap_brief() (in a GPU as USER). */
+enum memory { SLAB, USER, BRIEF };
 
 void box_init(struct memory_box *box, struct tern_domain *domain);
 struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t bytes);

@@ -101,7 +101,7 @@ struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t byte
 	struct wrap *wrap = calloc(1, sizeof(*wrap));
 
 	assert_non_null(wrap);
-	if (box->gpu && (kind == USER || bytes > GPU_SLAB_BYTES)) {
+	if (box->gpu && (kind != SLAB || bytes > GPU_SLAB_BYTES)) {
 		uint64_t room = tern_align_up(bytes + 64, 64);
 
 		wrap->address = device_memory->take(room);
@@ -109,13 +109,17 @@ struct tern_buf box_take(struct memory_box *box, enum memory kind, uint64_t byte
 			tern_mem_wrap_cuda(box->domain, wrap->address, room, &wrap->mem),
 			0);
 		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
-	} else if (kind == USER) {
+	} else if (kind != SLAB) {
 		uint64_t room = tern_align_up(bytes + 64, 64);
 
 		wrap->base = malloc(room);
 		assert_non_null(wrap->base);
 		assert_int_equal(
-			tern_mem_wrap(box->domain, wrap->base, room, &wrap->mem), 0);
+			kind == USER
+				? tern_mem_wrap(box->domain, wrap->base, room, &wrap->mem)
+				: tern_mem_wrap_brief(box->domain, wrap->base, room, true,
+					  &wrap->mem),
+			0);
 		wrap->buf = (struct tern_buf){.mem = wrap->mem, .bytes = bytes};
 	} else {
 		wrap->pool = pool_of(box, bytes);

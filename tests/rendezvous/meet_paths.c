@@ -89,6 +89,12 @@ static void test_every_size_reaches_a_room_of_user_memory(const struct instance 
 	carry_all(instance, 0, USER, USER);
 }
 
+static void test_every_size_reaches_a_room_of_brief_memory(
+	const struct instance *instance)
+{
+	carry_all(instance, 0, BRIEF, BRIEF);
+}
+
 static void test_every_size_is_allocated_for(const struct instance *instance)
 {
 	carry_all(instance, TERN_RECV_ALLOC, SLAB, SLAB);
@@ -470,6 +476,7 @@ static void test_memory_of_a_gpu_is_staged_only_if_it_must_be(
 const struct conformance_test meet_paths[] = {
 	CONFORMANCE(test_every_size_reaches_the_callers_room, NEEDS_NOTHING),
 	CONFORMANCE(test_every_size_reaches_a_room_of_user_memory, NEEDS_NOTHING),
+	CONFORMANCE(test_every_size_reaches_a_room_of_brief_memory, NEEDS_NOTHING),
 	CONFORMANCE(test_every_size_is_allocated_for, NEEDS_NOTHING),
 	CONFORMANCE(test_user_memory_is_allocated_for, NEEDS_NOTHING),
 	CONFORMANCE(test_every_size_is_peeked_or_allocated, NEEDS_NOTHING),

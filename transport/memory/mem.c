@@ -104,7 +104,7 @@ static struct tern_mem *new_mem(const struct tern_domain *domain)
 }
 
 static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
-	bool read_only, struct tern_mem **out)
+	bool read_only, bool brief, struct tern_mem **out)
 {
 	struct tern_mem *mem;
 
@@ -118,6 +118,7 @@ static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
 	mem->base = (char *)(uintptr_t)base;
 	mem->bytes = bytes;
 	mem->read_only = read_only;
+	mem->brief = brief;
 	mem->wrapped = true;
 	return finish_new(domain, mem, out);
 }
@@ -125,13 +126,19 @@ static int wrap(struct tern_domain *domain, const void *base, uint64_t bytes,
 int tern_mem_wrap(
 	struct tern_domain *domain, void *base, uint64_t bytes, struct tern_mem **out)
 {
-	return wrap(domain, base, bytes, false, out);
+	return wrap(domain, base, bytes, false, false, out);
 }
 
 int tern_mem_wrap_readonly(struct tern_domain *domain, const void *base, uint64_t bytes,
 	struct tern_mem **out)
 {
-	return wrap(domain, base, bytes, true, out);
+	return wrap(domain, base, bytes, true, false, out);
+}
+
+int tern_mem_wrap_brief(struct tern_domain *domain, void *base, uint64_t bytes,
+	bool writable, struct tern_mem **out)
+{
+	return wrap(domain, base, bytes, !writable, bytes <= TERN_MEM_BRIEF_BYTES, out);
 }
 
 /* `dma_buf`: -1, or the new memory's own, in which it starts at dma_buf_offset. On

@@ -32,6 +32,8 @@ struct tern_mem {
 	bool wrapped;
 	/* Wrapped as read-only: tensors are sent from it, never received into it. */
 	bool read_only;
+	/* Too small and too short-lived for a registration (tern_mem_wrap_brief()). */
+	bool brief;
 	/* Memfd of a slab (host memory that this library maps, for a pool or for its own
 	 * use), sealed by tern_memfd_seal(); the slab starts at offset 0 of the file. -1:
 	 * the memory belongs to the user or is GPU memory. */
@@ -46,7 +48,8 @@ struct tern_mem {
 	 * hold none, so an owner must keep its reference until they have ended. */
 	atomic_uint refs;
 	/* Bit set, indexed by tern_fabric.index: fabrics whose device refused to register
-	 * this host memory. Transfers over those fabrics go through CPU copies. */
+	 * this host memory, or which register no brief memory. Transfers over those fabrics
+	 * go through CPU copies. */
 	atomic_uint copied;
 	void *regs[]; /* registration of each fabric, indexed by tern_fabric.index */
 };

@@ -68,10 +68,10 @@ void verbs_reg_set(struct verbs_reg *reg, unsigned index, struct ibv_mr *mr)
 	atomic_store_explicit(&reg->lkeys[index], mr->lkey, memory_order_release);
 }
 
-/* Registers one memory with a device. The caller holds the lock. -ENOMEM: mostly, the
- * limit of locked memory is too low. Returns 0 also if the device refuses this memory:
- * the bytes of host memory are then copied to slots, GPU memory is staged in host
- * memory. */
+/* Registers one memory with a device, unless it is brief. The caller holds the lock.
+ * -ENOMEM: mostly, the limit of locked memory is too low. Returns 0 also if the device
+ * refuses this memory. The bytes of host memory without a registration are copied to
+ * slots, GPU memory is staged in host memory. */
 static int register_with(struct verbs_fabric *fabric, struct verbs_device *device,
 	struct verbs_reg *reg, struct tern_env *env)
 {
@@ -82,6 +82,8 @@ static int register_with(struct verbs_fabric *fabric, struct verbs_device *devic
 		verbs_gpu_register(fabric, device, reg, env);
 		return 0;
 	}
+	if (reg->mem->brief)
+		return 0;
 	r = fabric->api->reg_mr(device->pd, reg->mem->base, reg->mem->bytes,
 		verbs_access(fabric, reg->mem), &mr);
 	if (r == 0) {

@@ -512,6 +512,33 @@ static void test_nothing_is_registered_once_it_runs(void **state)
 	verbs_bed_free(bed);
 }
 
+/* Number of registrations that a wrap of this kind makes. */
+static unsigned registrations(struct tern_domain *domain, bool brief, uint64_t bytes)
+{
+	unsigned calls = fake_verbs_calls("reg_mr");
+	char *base = malloc(bytes);
+	struct tern_mem *mem;
+
+	assert_int_equal(brief ? tern_mem_wrap_brief(domain, base, bytes, true, &mem)
+			       : tern_mem_wrap(domain, base, bytes, &mem),
+		0);
+	tern_mem_put(mem);
+	free(base);
+	return fake_verbs_calls("reg_mr") - calls;
+}
+
+static void test_brief_memory_is_registered_only_if_it_is_large(void **state)
+{
+	struct bed *bed = verbs_bed_new(NULL);
+	struct tern_domain *domain = bed->sides[A].domain;
+
+	(void)state;
+	assert_true(registrations(domain, false, TERN_MEM_BRIEF_BYTES) > 0);
+	assert_int_equal(registrations(domain, true, TERN_MEM_BRIEF_BYTES), 0);
+	assert_true(registrations(domain, true, TERN_MEM_BRIEF_BYTES + 1) > 0);
+	verbs_bed_free(bed);
+}
+
 /* Sends messages in both directions, while the simulated device sometimes delays the
  * completions of sends, of receives or of both. */
 static void talk_in_fits(
@@ -675,6 +702,7 @@ int main(int argc, char **argv)
 			test_memory_that_cannot_be_registered_is_refused_and_conns_go_on),
 		cmocka_unit_test(test_a_port_whose_devices_cannot_register_is_refused),
 		cmocka_unit_test(test_nothing_is_registered_once_it_runs),
+		cmocka_unit_test(test_brief_memory_is_registered_only_if_it_is_large),
 		cmocka_unit_test(test_no_message_is_lost_whatever_completes_late),
 		cmocka_unit_test(test_messages_of_many_frames_fit_a_small_window),
 		cmocka_unit_test(
