@@ -132,6 +132,15 @@ void tern_wreq_activate(struct tern_wreq *x)
 	tern_windows_due(x->peer);
 }
 
+void tern_wreq_stop(struct tern_wreq *x, int status)
+{
+	x->status = x->status ? x->status : status;
+	if (x->parts_out || (x->fence_due && !x->fenced))
+		tern_wreq_activate(x);
+	else
+		tern_wreq_complete(x, x->status);
+}
+
 /* Starts a request whose window is open, or ends it if the window lacks the right. */
 void tern_wreq_begin(struct tern_wreq *x)
 {
@@ -207,7 +216,10 @@ static void part_over(struct tern_part *part)
 	struct tern_wreq *x = part->access;
 	struct tern_peer *peer = part->peer;
 
-	peer->windows.moved_count++;
+	/* The end of a put that a FENCE follows says nothing of the link: the bytes may
+	 * still be in a buffer of the system. */
+	if (part->kind != TERN_PART_PUT || (x->remote->about & TERN_OPENED_LANDS))
+		peer->windows.moved_count++;
 	part_free(part);
 	if (x->parts_out == 0)
 		tern_wreq_activate(x);
@@ -268,7 +280,7 @@ static int say_part(
 		h->flags = TERN_FLAG_REGION;
 		h->region = part->region;
 	}
-	if (tern_stream_apart(part->peer, h, payload) == 0)
+	if (tern_window_say(part->peer, h, payload) == 0)
 		return 0;
 	/* The owner has not heard of the region, so nothing is written into it. */
 	if (withdraw(part))
@@ -334,8 +346,8 @@ static int start_op(struct tern_wreq *x, const struct tern_piece *piece, uint64_
 	return 0;
 }
 
-/* Largest piece that travels in a WRITE. Where a put ends without the owner's program,
- * none does. */
+/* Largest piece that is sent inside a WRITE; 0 where puts land without the owner's
+ * program. */
 static uint64_t payload_max(const struct tern_wreq *x)
 {
 	return x->remote->about & TERN_OPENED_LANDS ? 0 : x->peer->eager_bytes;
@@ -436,7 +448,7 @@ static int say_open(struct tern_remote *remote)
 
 	tern_put_le64(capability, remote->desc.capability[0]);
 	tern_put_le64(capability + 8, remote->desc.capability[1]);
-	return tern_stream_apart(remote->peer, &h, capability);
+	return tern_window_say(remote->peer, &h, capability);
 }
 
 static int pump_asking(struct tern_peer *peer)
@@ -466,7 +478,7 @@ static int pump_leaving(struct tern_peer *peer)
 
 		if (remote->moving)
 			continue;
-		if (tern_stream_apart(peer, &h, NULL) < 0)
+		if (tern_window_say(peer, &h, NULL) < 0)
 			return -EAGAIN;
 		tern_list_remove(&remote->queue);
 		remote->left_due = false;
@@ -566,12 +578,10 @@ static void remote_over(struct tern_remote *remote, int status)
 
 		if (x->remote != remote || !needs_window(x))
 			continue;
-		if (x->state == TERN_WREQ_OPENING) {
+		if (x->state == TERN_WREQ_OPENING)
 			tern_wreq_complete(x, status);
-			continue;
-		}
-		x->status = x->status ? x->status : status;
-		tern_wreq_activate(x);
+		else
+			tern_wreq_stop(x, status);
 	}
 }
 

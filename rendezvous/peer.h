@@ -255,6 +255,8 @@ struct tern_open_answer {
 struct tern_peer_windows {
 	/* Something is to be sent or started. */
 	bool due;
+	/* A message found no room: no chunk of a tensor is put until it is sent. */
+	bool starved;
 	/* Parts of puts and gets that are over, and messages of the peer about them that
 	 * were answered. */
 	uint64_t moved_count;
@@ -269,6 +271,7 @@ struct tern_peer_windows {
 	uint32_t job_count;        /* entries of `jobs` in use */
 	uint32_t
 		answered_count; /* of these: DONE was sent, and the fabric has not ended */
+	uint32_t push_count;    /* of these: the fabric puts bytes to the peer */
 	struct tern_open_answer answers[TERN_OPENS_MAX];
 	uint32_t answer_count;
 

@@ -130,10 +130,11 @@ void tern_peer_pump_now(struct tern_peer *peer)
 			/* RENEWs (regions announced again) wait, and large data would
 			 * take their room. */
 			continue;
-		if (tern_write_waits(peer))
-			tern_write_pump(peer);
 		if (peer->windows.due)
 			tern_windows_pump_now(peer);
+		/* Large data would take the room of messages about windows, too. */
+		if (tern_write_waits(peer) && !peer->windows.starved)
+			tern_write_pump(peer);
 	} while (!tern_list_empty(&peer->pump.pending) ||
 		 !tern_list_empty(&peer->pump.answers) ||
 		 !tern_list_empty(&peer->renewals));

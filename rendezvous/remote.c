@@ -286,9 +286,8 @@ void tern_wreq_cancel(struct tern_wreq *x)
 		if (x->kind != TERN_WREQ_CLOSE)
 			tern_wreq_complete(x, -ECANCELED);
 		break;
-	case TERN_WREQ_MOVING: /* what has started ends first */
-		x->status = x->status ? x->status : -ECANCELED;
-		tern_wreq_activate(x);
+	case TERN_WREQ_MOVING:
+		tern_wreq_stop(x, -ECANCELED);
 		break;
 	case TERN_WREQ_UNACKED: /* too late */
 	case TERN_WREQ_ENDED:

@@ -25,8 +25,8 @@
 #include "transport/memory/mem.h"
 
 /* Entries of a peer's table of jobs: TERN_PARTS_MAX that it waits for, which is its limit,
- * and as many whose DONE was sent before the fabric has ended the put. */
-#define JOBS_MAX (2 * TERN_PARTS_MAX)
+ * and those whose DONE was sent before the fabric has ended the put. */
+#define JOBS_MAX (TERN_PARTS_MAX + TERN_CONN_PUTS)
 
 /* ---- the table ---- */
 
@@ -242,7 +242,7 @@ static int check_open(
 	*out = window_by_id(rdv, h->key);
 	if (!*out)
 		return h->key && h->key <= rdv->windows.last_id ? -ESTALE : -EACCES;
-	/* Compared as a whole, so that the time does not tell how much is right. */
+	/* In constant time, so that its duration reveals no part of the capability. */
 	differ = (tern_get_le64(theirs) ^ (*out)->capability[0]) |
 		 (tern_get_le64(theirs + 8) ^ (*out)->capability[1]) |
 		 (h->bytes ^ (*out)->buf.bytes);
@@ -268,7 +268,9 @@ int tern_window_on_open(struct tern_peer *peer, const struct tern_header *h)
 	return 0;
 }
 
-static int say_opened(struct tern_peer *peer, const struct tern_open_answer *answer)
+/* Sends the answer to an OPEN. Returns 1 if the fabric cannot expose the window now, since
+ * too many ranges are exposed; -EAGAIN: no room for the message. */
+static int say_opened(struct tern_peer *peer, struct tern_open_answer *answer)
 {
 	struct tern_header h = {.type = TERN_MSG_WINDOW_OPENED,
 		.dst = answer->dst,
@@ -280,50 +282,63 @@ static int say_opened(struct tern_peer *peer, const struct tern_open_answer *ans
 		h.status = -ESTALE; /* the window was closed meanwhile */
 	r = grant ? grant_expose(grant, &h.channel) : 0;
 	if (r == -EAGAIN)
-		return r;
+		return 1;
 	if (r < 0) {
 		grant_end(grant);
 		grant = NULL;
 		h.channel = 0;
 		h.status = (int16_t)r;
+		answer->status = r;
 	}
 	if (grant) {
 		h.bytes = grant->window->buf.bytes;
 		h.flags = grant->exposed ? TERN_FLAG_REGION : 0;
 		h.region = grant->region;
 	}
-	if (tern_stream_apart(peer, &h, NULL) < 0)
+	if (tern_window_say(peer, &h, NULL) < 0)
 		return -EAGAIN;
 	if (grant)
 		grant->told = true;
 	return 0;
 }
 
+/* Sends the answers that can be sent. One that waits for the fabric holds up nothing
+ * else. */
 static int say_answers(struct tern_peer *peer)
 {
 	struct tern_peer_windows *w = &peer->windows;
 
-	while (w->answer_count) {
-		if (say_opened(peer, &w->answers[0]) < 0)
-			return -EAGAIN;
+	for (uint32_t i = 0; i < w->answer_count;) {
+		int r = say_opened(peer, &w->answers[i]);
+
+		if (r < 0)
+			return r;
+		if (r > 0) {
+			i++;
+			continue;
+		}
 		w->answer_count--;
-		memmove(w->answers, w->answers + 1,
-			w->answer_count * sizeof(w->answers[0]));
+		memmove(w->answers + i, w->answers + i + 1,
+			(w->answer_count - i) * sizeof(w->answers[0]));
 	}
 	return 0;
 }
 
 /* ---- moving bytes for the peer ---- */
 
-static struct tern_job *job_new(struct tern_peer *peer, const struct tern_header *h)
+/* Adds a job to the table. -EPROTO: the peer has more than it may; -ENOMEM. */
+static int job_new(
+	struct tern_peer *peer, const struct tern_header *h, struct tern_job **out)
 {
 	struct tern_peer_windows *w = &peer->windows;
 	struct tern_job *job;
 
 	if (!w->jobs)
 		w->jobs = calloc(JOBS_MAX, sizeof(*w->jobs));
-	if (!w->jobs || w->job_count - w->answered_count == TERN_PARTS_MAX)
-		return NULL;
+	if (!w->jobs)
+		return -ENOMEM;
+	if (w->job_count - w->answered_count == TERN_PARTS_MAX)
+		return -EPROTO;
 	for (job = w->jobs; job->state != TERN_JOB_FREE; job++)
 		;
 	*job = (struct tern_job){.peer = peer,
@@ -336,7 +351,8 @@ static struct tern_job *job_new(struct tern_peer *peer, const struct tern_header
 	tern_list_init(&job->queue);
 	tern_list_push(&w->jobs_due, &job->queue);
 	tern_windows_due(peer);
-	return job;
+	*out = job;
+	return 0;
 }
 
 static void job_leave_window(struct tern_job *job)
@@ -365,6 +381,7 @@ static void moved(struct tern_op *op, int status)
 	struct tern_peer *peer = job->peer;
 
 	job->op_out = false;
+	peer->windows.push_count -= job->pushed;
 	job_leave_window(job);
 	if (job->answered) {
 		job_free(job);
@@ -394,6 +411,8 @@ static int job_start(struct tern_job *job)
 	if (r < 0)
 		return -EAGAIN;
 	job->op_out = true;
+	job->pushed = !pull;
+	job->peer->windows.push_count += job->pushed;
 	/* DONE of a READ may follow the put at once: they arrive in this order. */
 	job->state = pull ? TERN_JOB_MOVING : TERN_JOB_ANSWER;
 	if (pull)
@@ -407,9 +426,7 @@ static int job_answer(struct tern_job *job)
 		.dst = job->src,
 		.status = (int16_t)job->status};
 
-	if (job->op_out && job->peer->windows.answered_count == TERN_PARTS_MAX)
-		return -EAGAIN; /* moved() goes on */
-	if (tern_stream_apart(job->peer, &h, NULL) < 0)
+	if (tern_window_say(job->peer, &h, NULL) < 0)
 		return -EAGAIN;
 	job->peer->windows.moved_count++;
 	if (!job->op_out) {
@@ -423,14 +440,29 @@ static int job_answer(struct tern_job *job)
 	return 0;
 }
 
+/* Takes the job's next step. While the fabric has as many puts as those of a connection's
+ * sends, another one waits, so that small messages wait behind few chunks; moved() goes
+ * on. */
+static int job_step(struct tern_job *job)
+{
+	if (job->state == TERN_JOB_ANSWER)
+		return job_answer(job);
+	if (job->state == TERN_JOB_PUSH &&
+		job->peer->windows.push_count == TERN_CONN_PUTS)
+		return 0;
+	return job_start(job);
+}
+
+/* Takes the next steps of all jobs. The answer to a READ follows its put at once. */
 static int run_jobs(struct tern_peer *peer)
 {
-	struct tern_job *job;
+	tern_list_for_each_safe (n, &peer->windows.jobs_due) {
+		struct tern_job *job = tern_list_entry(n, struct tern_job, queue);
 
-	while ((job = tern_list_first(&peer->windows.jobs_due, struct tern_job, queue)))
-		if ((job->state == TERN_JOB_ANSWER ? job_answer(job) : job_start(job)) <
-			0)
+		if (job_step(job) < 0 || (job->op_out && job->state == TERN_JOB_ANSWER &&
+						 job_answer(job) < 0))
 			return -EAGAIN;
+	}
 	return 0;
 }
 
@@ -449,13 +481,14 @@ int tern_window_on_write(struct tern_peer *peer, const struct tern_header *h)
 	struct tern_grant *grant = grant_by_id(peer, h->key);
 	bool pull = h->flags & TERN_FLAG_REGION;
 	struct tern_job *job;
+	int r;
 
 	if (!is_granted(grant, h, TERN_WINDOW_WRITE) ||
 		(pull && !(tern_peer_caps(peer) & TERN_CAP_GET)))
 		return -EPROTO;
-	job = job_new(peer, h);
-	if (!job)
-		return -EPROTO;
+	r = job_new(peer, h, &job);
+	if (r < 0)
+		return r;
 	if (grant->window->closing) {
 		job->status = -ESTALE;
 	} else if (pull) {
@@ -473,13 +506,14 @@ int tern_window_on_read(struct tern_peer *peer, const struct tern_header *h)
 {
 	struct tern_grant *grant = grant_by_id(peer, h->key);
 	struct tern_job *job;
+	int r;
 
 	if (!is_granted(grant, h, TERN_WINDOW_READ) || !(h->flags & TERN_FLAG_REGION) ||
 		!(tern_peer_caps(peer) & TERN_CAP_PUT))
 		return -EPROTO;
-	job = job_new(peer, h);
-	if (!job)
-		return -EPROTO;
+	r = job_new(peer, h, &job);
+	if (r < 0)
+		return r;
 	if (grant->window->closing) {
 		job->status = -ESTALE;
 		return 0;
@@ -492,7 +526,9 @@ int tern_window_on_read(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_window_on_fence(struct tern_peer *peer, const struct tern_header *h)
 {
-	return h->src && job_new(peer, h) ? 0 : -EPROTO;
+	struct tern_job *job;
+
+	return h->src ? job_new(peer, h, &job) : -EPROTO;
 }
 
 /* ---- closing ---- */
@@ -587,7 +623,7 @@ static int say_closes(struct tern_peer *peer)
 		struct tern_header h = {
 			.type = TERN_MSG_WINDOW_CLOSE, .key = grant->window->id};
 
-		if (tern_stream_apart(peer, &h, NULL) < 0)
+		if (tern_window_say(peer, &h, NULL) < 0)
 			return -EAGAIN;
 		tern_list_remove(&grant->queue);
 	}

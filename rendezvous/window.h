@@ -84,6 +84,7 @@ struct tern_job {
 	int status;
 	uint8_t state; /* enum tern_job_state */
 	bool op_out;   /* the fabric has not ended `op` yet */
+	bool pushed;   /* `op` is a put */
 	bool answered; /* DONE was sent, before the end of `op` */
 };
 
@@ -190,6 +191,11 @@ static inline struct tern_wreq *tern_wreq_of(struct tern_req *req)
 	return (struct tern_wreq *)(void *)req->priv;
 }
 
+/* ---- functions ---- */
+
+/* Sends a message about windows, which is neither numbered nor kept. -EAGAIN: no room. */
+int tern_window_say(struct tern_peer *peer, struct tern_header *h, const void *payload);
+
 /* Functions that window.c defines: */
 int tern_window_on_open(struct tern_peer *peer, const struct tern_header *h);
 int tern_window_on_write(struct tern_peer *peer, const struct tern_header *h);
@@ -216,6 +222,8 @@ void tern_window_down_access(struct tern_peer *peer, int status);
 void tern_wreq_begin(struct tern_wreq *x);
 /* Lets a request in state MOVING go on: it has parts to start, or has landed. */
 void tern_wreq_activate(struct tern_wreq *x);
+/* Ends a request in state MOVING: at once, or when what it has started is over. */
+void tern_wreq_stop(struct tern_wreq *x, int status);
 /* Ends the notifications that the peer has acknowledged. */
 void tern_wreq_acked(struct tern_peer *peer);
 /* Ends a request: done() is called later. */

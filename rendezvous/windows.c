@@ -35,19 +35,28 @@ void tern_windows_due(struct tern_peer *peer)
 	peer->windows.due = true;
 }
 
+int tern_window_say(struct tern_peer *peer, struct tern_header *h, const void *payload)
+{
+	int r = tern_stream_apart(peer, h, payload);
+
+	peer->windows.starved = r < 0;
+	return r;
+}
+
 /* Goes on until nothing is due any more, or something waits for room, for the end of an
- * operation of the fabric, or for an answer. */
+ * operation of the fabric, or for an answer. An OPEN that waits for the fabric is looked
+ * at again whenever the peer is pumped. */
 void tern_windows_pump_now(struct tern_peer *peer)
 {
 	int r;
 
 	do {
-		peer->windows.due = false;
+		peer->windows.due = peer->windows.starved = false;
 		r = tern_window_pump_owner(peer);
 		if (r == 0)
 			r = tern_window_pump_access(peer);
 	} while (r == 0 && peer->windows.due);
-	peer->windows.due |= r < 0;
+	peer->windows.due |= r < 0 || peer->windows.answer_count;
 }
 
 void tern_windows_up(struct tern_peer *peer)
@@ -57,6 +66,7 @@ void tern_windows_up(struct tern_peer *peer)
 
 void tern_windows_lost(struct tern_peer *peer)
 {
+	peer->windows.starved = false;
 	tern_window_lost_owner(peer);
 	tern_window_lost_access(peer);
 }

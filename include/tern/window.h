@@ -173,7 +173,8 @@ struct tern_note {
  *   an orderly way. A notification may then have been handled or not.
  *
  * tern_cancel() stops a put or a get: what has not started does not start, and the
- * request ends when what has started is over. A part of the bytes may have been written.
+ * request ends when what has started is over. A part of the bytes may have been written,
+ * and if the link is lost meanwhile, more of them until the next link is up.
  * A notification that has left is not cancelled.
  *
  * Returns 0, or one of these, and then done() does not run:

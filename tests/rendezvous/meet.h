@@ -136,5 +136,6 @@ extern const struct conformance_test meet_links[];
 extern const struct conformance_test meet_windows[];
 extern const struct conformance_test meet_notes[];
 extern const struct conformance_test meet_window_strangers[];
+extern const struct conformance_test meet_window_turns[];
 
 #endif

@@ -70,7 +70,7 @@ static void test_puts_and_gets_of_every_size(const struct instance *instance)
 			for (unsigned s = 0; s < TERN_ARRAY_SIZE(sizes); s++)
 				if (sizes[s] <= LARGE)
 					there_and_back(
-						&pane, s % 2 ? USER : SLAB, sizes[s]);
+						&pane, (enum memory)(s % 3), sizes[s]);
 		}
 		assert_int_equal(tern_remote_close(pane.remote), 0);
 		meet_settle(pane.meet);
@@ -730,6 +730,47 @@ static void test_links_that_carry_no_put_are_the_end(const struct instance *inst
 	pane_fini(&pane);
 }
 
+/* A session ends, too, if each of its links takes all puts and carries none of their
+ * FENCEs: such a put has ended for the fabric, and its bytes may not have arrived. */
+static void test_links_that_carry_no_fence_are_the_end(const struct instance *instance)
+{
+	struct tern_context_opts opts = meet_opts();
+	struct call put = {0};
+	struct tern_buf from;
+	struct pane pane;
+	struct end *a;
+
+	if (!instance->world_new) {
+		print_message("skipped: the test needs virtual time\n");
+		skip();
+	}
+	opts.reconnect_ns = 8 * TERN_NS_PER_MS;
+	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
+	pane_init(&pane, instance, &opts, SLAB, WINDOW);
+	a = &pane.meet->ends[A];
+	MEET_PUMP(pane.meet, pane.meet->ends[B].peer);
+	meet_settle(pane.meet);
+	if (!(tern_peer_caps(a->peer) & TERN_CAP_PUT)) {
+		pane_fini(&pane);
+		print_message("skipped: the fabric cannot put\n");
+		skip();
+	}
+	from = pane_memory(&pane, A, SLAB, LARGE);
+	assert_int_equal(call_put(&put, &pane, &from, 0, NULL), 0);
+	while (!a->down_count) {
+		MEET_PUMP(pane.meet, a->down_count || tern_wreq_of(&put.req)->fenced);
+		if (a->down_count)
+			break;
+		/* As if the link had lasted for a second. */
+		a->peer->dial.up_ns -= TERN_NS_PER_S;
+		a->peer->dial.fruitless_ns -= TERN_NS_PER_S;
+		tern_peer_cut(a->peer, -ECONNRESET);
+		MEET_PUMP(pane.meet, a->down_count || !tern_wreq_of(&put.req)->fenced);
+	}
+	assert_int_equal(put.req.status, -ECONNRESET);
+	pane_fini(&pane);
+}
+
 const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_puts_and_gets_of_every_size, NEEDS_NOTHING),
 	CONFORMANCE(test_requests_may_be_posted_before_the_peers_are_connected,
@@ -751,5 +792,6 @@ const struct conformance_test meet_windows[] = {
 	CONFORMANCE(test_an_orderly_close_waits_for_puts_and_gets, NEEDS_NOTHING),
 	CONFORMANCE(test_requests_survive_lost_connections, NEEDS_NOTHING),
 	CONFORMANCE(test_links_that_carry_no_put_are_the_end, NEEDS_NOTHING),
+	CONFORMANCE(test_links_that_carry_no_fence_are_the_end, NEEDS_NOTHING),
 	{0},
 };

@@ -39,7 +39,7 @@ int main(int argc, char **argv)
 	static const struct conformance_test *const lists[] = {meet_paths, meet_pairing,
 		meet_order, meet_cancel, meet_ends, meet_strangers, meet_flow, meet_death,
 		meet_age, meet_any, meet_links, meet_windows, meet_notes,
-		meet_window_strangers};
+		meet_window_strangers, meet_window_turns};
 
 	return conformance_main(argc, argv, lists, TERN_ARRAY_SIZE(lists), missing);
 }

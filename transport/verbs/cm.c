@@ -124,6 +124,12 @@ static void set_options(struct verbs_port *port, struct rdma_cm_id *id)
 
 /* ---- up ---- */
 
+static bool is_iwarp(const struct verbs_conn *conn)
+{
+	return conn->queue->device->context->device->transport_type ==
+	       IBV_TRANSPORT_IWARP;
+}
+
 static void come_up(struct verbs_conn *conn)
 {
 	struct verbs_port *port = verbs_conn_port(conn);
@@ -142,7 +148,11 @@ static void come_up(struct verbs_conn *conn)
 	if (!guard && !conn->peer_guarded && conn->read_max > 0)
 		conn->base.caps |= TERN_CAP_GET;
 	if (!guard && !conn->peer_guarded)
-		conn->base.caps |= TERN_CAP_DEVICE | TERN_CAP_LANDS;
+		conn->base.caps |= TERN_CAP_DEVICE;
+	/* The completion of an iWARP write says only that its buffer may be used again
+	 * (RFC 5040, "Ordering and Completions"): over InfiniBand the peer's device has acknowledged it. */
+	if (!guard && !conn->peer_guarded && !is_iwarp(conn))
+		conn->base.caps |= TERN_CAP_LANDS;
 	if (!guard || !conn->peer_guarded)
 		conn->base.caps |= TERN_CAP_UNGUARDED;
 }

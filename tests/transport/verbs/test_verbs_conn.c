@@ -87,6 +87,26 @@ static void test_ends_that_disagree_on_messages_do_not_connect(void **state)
 	verbs_bed_free(bed);
 }
 
+/* An iWARP device ends a put before the peer has its bytes. */
+static void test_puts_land_when_they_end_but_over_iwarp(void **state)
+{
+	struct verbs_bed_opts opts = verbs_bed_defaults();
+
+	(void)state;
+	for (unsigned iwarp = 0; iwarp < 2; iwarp++) {
+		struct link *a, *b;
+		struct bed *bed;
+
+		opts.fake.iwarp = iwarp ? UINT32_MAX : 0;
+		bed = verbs_bed_new(&opts);
+		bed_pair(bed, &a, &b);
+		assert_int_equal(!(link_caps(a) & TERN_CAP_LANDS), iwarp);
+		assert_int_equal(!(link_caps(b) & TERN_CAP_LANDS), iwarp);
+		check_works(a, b);
+		verbs_bed_free(bed);
+	}
+}
+
 static void test_a_closed_listener_refuses_those_in_its_queue(void **state)
 {
 	struct bed *bed = verbs_bed_new(NULL);
@@ -426,6 +446,7 @@ int main(void)
 		cmocka_unit_test(test_a_route_that_is_not_found_ends_the_conn),
 		cmocka_unit_test(test_the_acceptors_reason_reaches_the_connector),
 		cmocka_unit_test(test_ends_that_disagree_on_messages_do_not_connect),
+		cmocka_unit_test(test_puts_land_when_they_end_but_over_iwarp),
 		cmocka_unit_test(test_a_closed_listener_refuses_those_in_its_queue),
 		cmocka_unit_test(test_a_closed_listener_ends_conns_that_are_half_open),
 		cmocka_unit_test(test_the_silent_give_way_to_one_newcomer_in_four),

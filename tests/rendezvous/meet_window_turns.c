@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of windows (include/tern/window.h): requests that wait for their turn, behind others
+ * or for room. */
+#include "tests/rendezvous/meet.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/window.h"
+#include "tests/rendezvous/meet_window.h"
+
+#define WINDOW 100000u
+
+/* A get that waits for its turn ends at once when it is cancelled, although the owner of
+ * the window stands still. */
+static void test_what_has_not_started_is_cancelled_at_once(
+	const struct instance *instance)
+{
+	enum { COUNT = TERN_PARTS_MAX + 30 };
+	struct call gets[COUNT] = {0};
+	struct tern_buf to;
+	struct pane pane;
+	bool direct;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
+	direct = tern_peer_caps(pane.meet->ends[A].peer) & TERN_CAP_GET;
+	to = pane_memory(&pane, A, SLAB, COUNT * 8);
+	pane.meet->ends[B].asleep = true;
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct tern_buf part = buf_part(&to, i * 8, 8);
+
+		assert_int_equal(call_get(&gets[i], &pane, &part, i * 8), 0);
+	}
+	tern_cancel(&gets[COUNT - 1].req);
+	MEET_PUMP(pane.meet, call_over(&gets[COUNT - 1]));
+	if (!direct)
+		assert_int_equal(gets[COUNT - 1].req.status, -ECANCELED);
+	pane.meet->ends[B].asleep = false;
+	MEET_PUMP(pane.meet, calls_over(gets, COUNT));
+	for (unsigned i = 0; i < COUNT - 1; i++)
+		assert_int_equal(gets[i].req.status, 0);
+	pane_fini(&pane);
+}
+
+/* Where the puts of tensors are messages, too, they leave room for the owner's answers
+ * about windows. */
+static void test_tensors_do_not_starve_windows(const struct instance *instance)
+{
+	enum { COUNT = 24, BYTES = 1 << 20 };
+	struct call sends[COUNT] = {0}, recvs[COUNT] = {0}, put = {0}, get = {0};
+	struct tern_buf data, room, word;
+	struct pane pane;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
+	data = pane_memory(&pane, B, SLAB, BYTES);
+	room = pane_memory(&pane, A, SLAB, COUNT * BYTES);
+	word = pane_memory(&pane, A, SLAB, 8);
+	for (unsigned i = 0; i < COUNT; i++) {
+		struct tern_buf part = buf_part(&room, i * BYTES, BYTES);
+
+		assert_int_equal(
+			call_recv(&recvs[i], &pane.meet->ends[A], 1, i, &part, 0), 0);
+		assert_int_equal(
+			call_send(&sends[i], &pane.meet->ends[B], 1, i, &data, 0), 0);
+	}
+	MEET_PUMP(pane.meet, call_over(&recvs[0]));
+	assert_int_equal(call_put(&put, &pane, &word, 512, NULL), 0);
+	assert_int_equal(call_get(&get, &pane, &word, 512), 0);
+	MEET_PUMP(pane.meet, call_over(&put) && call_over(&get));
+	if (strcmp(instance->name, "fake-guard") == 0)
+		assert_false(call_over(&recvs[COUNT - 1]));
+	MEET_PUMP(pane.meet, calls_over(sends, COUNT) && calls_over(recvs, COUNT));
+	pane_fini(&pane);
+}
+
+static int expose_nothing(struct tern_conn *conn, struct tern_mem *mem, uint64_t offset,
+	uint64_t bytes, enum tern_access access, struct tern_region *out)
+{
+	(void)conn, (void)mem, (void)offset, (void)bytes, (void)access, (void)out;
+	return -EAGAIN;
+}
+
+static void hear_nothing(struct end *end, const void *data, size_t bytes)
+{
+	(void)end, (void)data, (void)bytes;
+}
+
+/* An OPEN that waits, since the owner's fabric has too many ranges exposed, holds up nothing
+ * of another window. */
+static void test_a_window_that_cannot_be_exposed_waits_alone(
+	const struct instance *instance)
+{
+	struct call puts[2] = {0}, note = {0};
+	const struct tern_fabric_ops *ops;
+	struct tern_remote *first, *second;
+	struct tern_window_desc desc;
+	struct tern_window *window;
+	struct tern_fabric_ops full;
+	struct tern_port *port;
+	struct tern_buf from;
+	struct pane pane;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
+	from = pane_memory(&pane, A, SLAB, 1000);
+	assert_int_equal(tern_window_new(pane.meet->ends[B].ctx, &pane.room,
+				 TERN_WINDOW_READ | TERN_WINDOW_WRITE, &window),
+		0);
+	tern_window_describe(window, &desc);
+	port = tern_peer_conn(pane.meet->ends[B].peer)->port;
+	ops = port->ops;
+	full = *ops;
+	full.expose = expose_nothing;
+	port->ops = &full;
+	assert_int_equal(tern_remote_open(pane.meet->ends[A].peer, &desc, &second), 0);
+	first = pane.remote;
+	pane.remote = second;
+	assert_int_equal(call_put(&puts[1], &pane, &from, 0, NULL), 0);
+	meet_settle(pane.meet);
+	pane.remote = first;
+	assert_int_equal(call_put(&puts[0], &pane, &from, 0, NULL), 0);
+	MEET_PUMP(pane.meet, call_over(&puts[0]));
+	assert_false(call_over(&puts[1]));
+	port->ops = ops;
+	/* Whatever comes from the peer lets the owner try again. */
+	pane.meet->ends[B].on_note = hear_nothing;
+	call_init(&note, &pane.meet->ends[A]);
+	assert_int_equal(
+		call_started(&note, tern_notify(pane.meet->ends[A].peer, &note.req,
+					    &(struct tern_note){"x", 1})),
+		0);
+	MEET_PUMP(pane.meet, call_over(&puts[1]) && call_over(&note));
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(puts[i].req.status, 0);
+	pane_fini(&pane);
+}
+
+const struct conformance_test meet_window_turns[] = {
+	CONFORMANCE(test_what_has_not_started_is_cancelled_at_once, NEEDS_NOTHING),
+	CONFORMANCE(test_tensors_do_not_starve_windows, NEEDS_NOTHING),
+	CONFORMANCE(test_a_window_that_cannot_be_exposed_waits_alone, NEEDS_NOTHING),
+	{0},
+};
