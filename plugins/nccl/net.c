@@ -402,7 +402,7 @@ int net_close_listener(void *listener)
 		return NCCL_SUCCESS;
 	net = l->net;
 	tern_shared_lock(net->shared);
-	/* It keeps listening, so that accepted comms can reconnect. */
+	/* The listener keeps its address, so that accepted comms can reconnect. */
 	tern_listener_refuse_new(l->listener);
 	while (l->accepted) {
 		struct comm *comm = l->accepted;

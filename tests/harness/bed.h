@@ -67,7 +67,7 @@ extern const struct device_memory *device_memory;
 struct memory_box {
 	struct tern_domain *domain;
 	bool gpu; /* the buffers are in GPU memory */
-	/* Of small and of large buffers: created when the first buffer is taken. */
+	/* Pools for small and for large buffers: created with their first buffer. */
 	struct tern_pool *pools[2];
 	struct tern_list wraps;
 };

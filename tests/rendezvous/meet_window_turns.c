@@ -125,7 +125,7 @@ static void test_a_window_that_cannot_be_exposed_waits_alone(
 	MEET_PUMP(pane.meet, call_over(&puts[0]));
 	assert_false(call_over(&puts[1]));
 	port->ops = ops;
-	/* Whatever comes from the peer lets the owner try again. */
+	/* The owner tries again when it gets a message of the peer. */
 	pane.meet->ends[B].on_note = hear_nothing;
 	call_init(&note, &pane.meet->ends[A]);
 	assert_int_equal(

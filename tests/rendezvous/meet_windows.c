@@ -697,16 +697,10 @@ static void cut_when_recovered(struct end *end, enum tern_peer_event event)
 	tern_peer_cut(end->peer, -ECONNRESET);
 }
 
-/* A session whose links never carry any of a put ends, as it does if they never carry a
- * message. */
-static void test_links_that_carry_no_put_are_the_end(const struct instance *instance)
+/* Opens a window over links of which a session tries few before it ends. */
+static void flaky_pane_init(struct pane *pane, const struct instance *instance)
 {
 	struct tern_context_opts opts = meet_opts();
-	struct tern_peer_stats stats;
-	struct call put = {0};
-	struct tern_buf from;
-	struct pane pane;
-	struct end *ends;
 
 	if (!instance->world_new) {
 		print_message("skipped: the test needs virtual time\n");
@@ -714,10 +708,23 @@ static void test_links_that_carry_no_put_are_the_end(const struct instance *inst
 	}
 	opts.reconnect_ns = 8 * TERN_NS_PER_MS;
 	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
-	pane_init(&pane, instance, &opts, SLAB, WINDOW);
+	pane_init(pane, instance, &opts, SLAB, WINDOW);
+	MEET_PUMP(pane->meet, pane->meet->ends[B].peer);
+	meet_settle(pane->meet);
+}
+
+/* A session whose links never carry any of a put ends, as it does if they never carry a
+ * message. */
+static void test_links_that_carry_no_put_are_the_end(const struct instance *instance)
+{
+	struct tern_peer_stats stats;
+	struct call put = {0};
+	struct tern_buf from;
+	struct pane pane;
+	struct end *ends;
+
+	flaky_pane_init(&pane, instance);
 	ends = pane.meet->ends;
-	MEET_PUMP(pane.meet, ends[B].peer);
-	meet_settle(pane.meet);
 	from = pane_memory(&pane, A, SLAB, LARGE);
 	ends[B].on_event = cut_when_recovered;
 	tern_peer_cut(ends[B].peer, -ECONNRESET);
@@ -734,22 +741,13 @@ static void test_links_that_carry_no_put_are_the_end(const struct instance *inst
  * FENCEs: such a put has ended for the fabric, and its bytes may not have arrived. */
 static void test_links_that_carry_no_fence_are_the_end(const struct instance *instance)
 {
-	struct tern_context_opts opts = meet_opts();
 	struct call put = {0};
 	struct tern_buf from;
 	struct pane pane;
 	struct end *a;
 
-	if (!instance->world_new) {
-		print_message("skipped: the test needs virtual time\n");
-		skip();
-	}
-	opts.reconnect_ns = 8 * TERN_NS_PER_MS;
-	opts.unreachable_ns = 20 * TERN_NS_PER_MS;
-	pane_init(&pane, instance, &opts, SLAB, WINDOW);
+	flaky_pane_init(&pane, instance);
 	a = &pane.meet->ends[A];
-	MEET_PUMP(pane.meet, pane.meet->ends[B].peer);
-	meet_settle(pane.meet);
 	if (!(tern_peer_caps(a->peer) & TERN_CAP_PUT)) {
 		pane_fini(&pane);
 		print_message("skipped: the fabric cannot put\n");

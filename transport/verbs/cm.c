@@ -150,7 +150,8 @@ static void come_up(struct verbs_conn *conn)
 	if (!guard && !conn->peer_guarded)
 		conn->base.caps |= TERN_CAP_DEVICE;
 	/* The completion of an iWARP write says only that its buffer may be used again
-	 * (RFC 5040, "Ordering and Completions"): over InfiniBand the peer's device has acknowledged it. */
+	 * (RFC 5040, "Ordering and Completions"). Over InfiniBand and RoCE the peer's
+	 * device has acknowledged it. */
 	if (!guard && !conn->peer_guarded && !is_iwarp(conn))
 		conn->base.caps |= TERN_CAP_LANDS;
 	if (!guard || !conn->peer_guarded)
