@@ -13,6 +13,7 @@
  *     get   the fabric gets   get, ...
  *           else              READ with the region of our memory, into which the owner
  *                             puts
+ *     both  with GPU memory   MOVE, and a send and a receive: window_move.c
  *
  * A put has landed when all its parts are over. Then its note is sent, if it has one, as a
  * NOTIFY; a notification of its own waits until the puts before it have landed. So the
@@ -150,6 +151,7 @@ void tern_wreq_begin(struct tern_wreq *x)
 		tern_wreq_complete(x, -EACCES);
 		return;
 	}
+	x->moves |= !!(x->remote->about & TERN_OPENED_MOVES);
 	x->state = TERN_WREQ_MOVING;
 	tern_wreq_activate(x);
 }
@@ -290,7 +292,7 @@ static int say_part(
 
 /* Sends WRITE or READ. With `payload` the bytes travel in the message, else the owner
  * reads or writes our memory. */
-static int say_move(struct tern_wreq *x, const struct tern_piece *piece, uint64_t bytes,
+static int say_bytes(struct tern_wreq *x, const struct tern_piece *piece, uint64_t bytes,
 	const void *payload)
 {
 	bool get = x->kind == TERN_WREQ_GET;
@@ -358,7 +360,7 @@ static int start_get(struct tern_wreq *x, const struct tern_piece *piece, uint64
 	bool direct = (x->remote->about & TERN_OPENED_GET) &&
 		      !tern_conn_copies(tern_peer_conn(x->peer), piece->local.mem);
 
-	return direct ? start_op(x, piece, bytes) : say_move(x, piece, bytes, NULL);
+	return direct ? start_op(x, piece, bytes) : say_bytes(x, piece, bytes, NULL);
 }
 
 static bool is_small(const struct tern_wreq *x, const struct tern_piece *piece)
@@ -374,13 +376,17 @@ static int start_part(struct tern_wreq *x)
 	uint64_t bytes = TERN_MIN(left, tern_peer_conn(x->peer)->chunk_bytes);
 	int r = 0;
 
-	if (is_small(x, piece)) {
+	if (x->moves) {
+		bytes = tern_move_bytes(x, left);
+		if (bytes)
+			r = tern_move_start(x, piece, bytes);
+	} else if (is_small(x, piece)) {
 		bytes = left;
 		if (bytes)
-			r = say_move(x, piece, bytes, tern_buf_ptr(&piece->local));
+			r = say_bytes(x, piece, bytes, tern_buf_ptr(&piece->local));
 	} else if (x->kind == TERN_WREQ_PUT) {
 		r = x->remote->about & TERN_OPENED_PUT ? start_op(x, piece, bytes)
-						       : say_move(x, piece, bytes, NULL);
+						       : say_bytes(x, piece, bytes, NULL);
 	} else if (bytes) {
 		r = start_get(x, piece, bytes);
 	}
@@ -410,29 +416,51 @@ static bool has_more(const struct tern_wreq *x)
 	return (x->status == 0 && x->at < x->count) || (x->fence_due && !x->fenced);
 }
 
-/* Starts the next part of each request in turn, and ends those that have no more. */
+/* True while the request waits for the end of another part that window_move.c moves. */
+static bool waits_for_moves(const struct tern_wreq *x)
+{
+	return x->moves && has_more(x) && x->peer->windows.move_count == TERN_MOVES_MAX;
+}
+
+/* Takes the next step of a request. */
+static int step(struct tern_wreq *x)
+{
+	int r = 0;
+
+	if (x->status == 0 && x->at < x->count)
+		r = start_part(x);
+	else if (has_more(x))
+		r = say_fence(x);
+	if (r < 0)
+		return r;
+	if (has_more(x))
+		tern_list_push(&x->peer->windows.active, &x->queue);
+	else if (x->parts_out == 0)
+		landed(x);
+	return 0;
+}
+
+/* Starts the next part of each request in turn, and ends those that have no more. Requests
+ * that wait for moves hold up no others. */
 static int pump_active(struct tern_peer *peer)
 {
-	struct tern_list *n;
+	struct tern_list aside, *active = &peer->windows.active, *n;
+	int r = 0;
 
-	while ((n = tern_list_pop(&peer->windows.active))) {
+	tern_list_init(&aside);
+	while (r == 0 && (n = tern_list_pop(active))) {
 		struct tern_wreq *x = tern_list_entry(n, struct tern_wreq, queue);
-		int r = 0;
 
-		if (x->status == 0 && x->at < x->count)
-			r = start_part(x);
-		else if (has_more(x))
-			r = say_fence(x);
-		if (r < 0) {
-			tern_list_push_front(&peer->windows.active, n);
-			return r;
-		}
-		if (has_more(x))
-			tern_list_push(&peer->windows.active, n);
-		else if (x->parts_out == 0)
-			landed(x);
+		if (waits_for_moves(x))
+			tern_list_push(&aside, n);
+		else
+			r = step(x);
+		if (r < 0)
+			tern_list_push_front(active, n);
 	}
-	return 0;
+	tern_list_splice(&aside, active);
+	tern_list_splice(active, &aside);
+	return r;
 }
 
 /* ---- saying things ---- */
@@ -556,6 +584,9 @@ static bool is_possible(const struct tern_peer *peer, const struct tern_header *
 	if ((h->channel & ~TERN_OPENED_BITS) ||
 		has_region != !!(h->channel & (TERN_OPENED_GET | TERN_OPENED_PUT)))
 		return false;
+	if (h->channel & TERN_OPENED_MOVES)
+		return !(h->channel &
+			 (TERN_OPENED_GET | TERN_OPENED_PUT | TERN_OPENED_LANDS));
 	if (((about & TERN_OPENED_GET) && !(caps & TERN_CAP_GET)) ||
 		((about & TERN_OPENED_LANDS) &&
 			(!(about & TERN_OPENED_PUT) || !(caps & TERN_CAP_LANDS))))
@@ -704,7 +735,7 @@ void tern_window_lost_access(struct tern_peer *peer)
 	tern_list_for_each_safe (n, &w->all) {
 		struct tern_wreq *x = tern_list_entry(n, struct tern_wreq, all);
 
-		if (x->state == TERN_WREQ_MOVING)
+		if (x->state == TERN_WREQ_MOVING && !x->moves)
 			begin_again(x);
 	}
 	w->asks_out = 0;
@@ -714,8 +745,15 @@ void tern_window_lost_access(struct tern_peer *peer)
 
 void tern_window_down_access(struct tern_peer *peer, int status)
 {
-	tern_list_for_each_safe (n, &peer->windows.all)
-		tern_wreq_complete(tern_list_entry(n, struct tern_wreq, all), status);
+	tern_list_for_each_safe (n, &peer->windows.all) {
+		struct tern_wreq *x = tern_list_entry(n, struct tern_wreq, all);
+
+		/* Halves that window_move.c has posted end soon, and the request then. */
+		if (x->parts_out && !x->status)
+			x->status = status;
+		if (!x->parts_out)
+			tern_wreq_complete(x, status);
+	}
 	tern_list_for_each (n, &peer->windows.remotes) {
 		struct tern_remote *remote = tern_list_entry(n, struct tern_remote, all);
 

@@ -10,7 +10,8 @@
 #include "rendezvous/window.h"
 #include "transport/memory/mem.h"
 
-int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_channel **out)
+int tern_channel_open_any(
+	struct tern_peer *peer, uint32_t number, struct tern_channel **out)
 {
 	struct tern_channel *channel;
 
@@ -29,6 +30,12 @@ int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_chann
 	tern_list_push(&peer->channels, &channel->node);
 	*out = channel;
 	return 0;
+}
+
+int tern_channel_open(struct tern_peer *peer, uint32_t number, struct tern_channel **out)
+{
+	return number == TERN_CHANNEL_WINDOWS ? -EINVAL
+					      : tern_channel_open_any(peer, number, out);
 }
 
 /* True if the buffer lies inside its memory. An empty buffer needs no memory. */

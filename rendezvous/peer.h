@@ -243,6 +243,13 @@ struct tern_ids {
 /* Largest number of parts of puts and gets of windows that are under way in one
  * direction, and so of messages of the peer about them that are not answered. */
 #define TERN_PARTS_MAX 64u
+/* The same for parts with GPU memory (window_move.c). */
+#define TERN_MOVES_MAX 16u
+/* Largest such part: some 0.3 ms on a fast network, so that the copies of one part overlap
+ * the transfer of another, and the bounce buffers of all take 64 MiB. */
+#define TERN_MOVE_BYTES ((uint64_t)4 << 20)
+/* The channel of those parts, which tern_channel_open() refuses. */
+#define TERN_CHANNEL_WINDOWS UINT32_MAX
 
 /* The answer to an OPEN, which is still to be sent. */
 struct tern_open_answer {
@@ -257,8 +264,8 @@ struct tern_peer_windows {
 	bool due;
 	/* A message found no room: no chunk of a tensor is put until it is sent. */
 	bool starved;
-	/* Parts of puts and gets that are over, and messages of the peer about them that
-	 * were answered. */
+	/* Parts of puts and gets that are over, and unnumbered messages of the peer about
+	 * them that were answered. */
 	uint64_t moved_count;
 	bool dropped_note; /* a notification came, and the user has no notified() */
 
@@ -294,6 +301,14 @@ struct tern_peer_windows {
 	 * one. */
 	struct tern_list puts;
 	uint64_t last_put;
+
+	/* Parts with GPU memory (struct tern_move): window_move.c. */
+	struct tern_channel *channel; /* NULL until first used */
+	struct tern_list moves;       /* of our requests */
+	struct tern_list served;      /* of the peer's requests */
+	struct tern_list spare_moves; /* memory for the next ones */
+	uint32_t move_count, served_count;
+	uint32_t last_move; /* id of our last part */
 };
 
 struct tern_peer {
@@ -358,8 +373,8 @@ struct tern_peer {
 	/* Receives that have ended, and hold a buffer or memory of the peer, since the
 	 * caller has not called tern_release() yet. */
 	struct tern_list held;
-	/* In `xfers`: number of sends; number of receives in LANDING (copy to the
-	 * GPU). */
+	/* In `xfers`: number of the program's sends; number of receives in LANDING (copy
+	 * to the GPU). */
 	uint32_t send_count, landing_count;
 	/* Finds, by the id of a request of the peer, the record of its RTS or POST,
 	 * and our send that writes into its buffer. The keys are those of

@@ -601,8 +601,17 @@ static int take_eager(struct tern_xfer *x, const struct tern_header *h)
 	return 0;
 }
 
+/* Keeps a message for a receive that is posted later. A receive of window_move.c was posted
+ * before its send, so here it has ended. */
 static void keep_arrival(struct tern_peer *peer, struct tern_record *record)
 {
+	if (tern_unlikely(record->node.triple.channel == TERN_CHANNEL_WINDOWS)) {
+		if (record->type == TERN_MSG_RTS)
+			tern_record_answer(record, TERN_MSG_ATS, -ESHUTDOWN);
+		else
+			tern_record_free(record);
+		return;
+	}
 	tern_match_add(&peer->match, &record->node, TERN_MATCH_ARRIVAL);
 	peer->arrival_count++;
 	record->number = peer->rdv->arrival_number++;

@@ -116,6 +116,7 @@ static int check_piece(
 {
 	const struct tern_buf *local = &piece->local;
 	uint64_t bytes = remote->desc.bytes;
+	struct tern_stager *stager;
 
 	if (piece->remote_offset > bytes || local->bytes > bytes - piece->remote_offset)
 		return -ERANGE;
@@ -123,9 +124,9 @@ static int check_piece(
 		return 0;
 	if (!local->mem || !tern_mem_holds(local->mem, local->offset, local->bytes))
 		return -EINVAL;
-	if (local->mem->kind != TERN_MEM_HOST)
-		return -ENOTSUP;
-	return get && local->mem->read_only ? -EACCES : 0;
+	if (get && local->mem->read_only)
+		return -EACCES;
+	return tern_stage_open(remote->peer->rdv, local, &stager);
 }
 
 static int check_note(const struct tern_note *note)
@@ -190,8 +191,12 @@ static int post(struct tern_remote *remote, struct tern_req *req, bool get,
 	x->has_note = note;
 	if (note)
 		x->note = *note;
-	for (size_t i = 0; i < count; i++)
-		req->bytes += pieces[i].local.bytes;
+	for (size_t i = 0; i < count; i++) {
+		const struct tern_buf *local = &pieces[i].local;
+
+		req->bytes += local->bytes;
+		x->moves |= local->bytes && local->mem->kind != TERN_MEM_HOST;
+	}
 	remote->access_count++;
 	remote->moving++;
 	enlist(x, peer);

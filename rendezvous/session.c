@@ -533,7 +533,7 @@ static void say_fin(struct tern_peer *peer)
 static bool sends_left(const struct tern_peer *peer)
 {
 	return peer->send_count > 0 || !tern_list_empty(&peer->pump.answers) ||
-	       !tern_list_empty(&peer->windows.all);
+	       !tern_list_empty(&peer->windows.all) || tern_moves_unanswered(peer);
 }
 
 /* Ends the receives that no send will match, since the peer has sent its goodbye (FIN). A

@@ -6,8 +6,8 @@
  *
  * The `ack` and `credit` of a header are those of the moment at which the message was
  * made, also when it is sent again. So both counters never decrease from one message to
- * the next; other code relies on that (see send.c about POSTs). CREDIT and
- * the messages about windows have no number, and are sent only when no numbered message
+ * the next; other code relies on that (see send.c about POSTs). CREDIT and most messages
+ * about windows (window.h) have no number, and are sent only when no numbered message
  * waits, so that their counters are in order too. A
  * PING that overtakes waiting messages carries the counters of the first of them. A RENEW
  * alternates with messages that are sent again, so its `ack` is not in order.
@@ -370,6 +370,8 @@ static int (*const handlers[TERN_MSG_TYPE_COUNT])(
 	[TERN_MSG_WINDOW_CLOSE] = tern_window_on_close,
 	[TERN_MSG_WINDOW_LEFT] = tern_window_on_left,
 	[TERN_MSG_NOTIFY] = tern_window_on_notify,
+	[TERN_MSG_WINDOW_MOVE] = tern_move_on_move,
+	[TERN_MSG_WINDOW_MOVED] = tern_move_on_moved,
 };
 
 static int check_counters(

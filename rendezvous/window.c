@@ -8,11 +8,12 @@
  * the peer sends WRITE (with the bytes, or with a region to read them from) or READ (with
  * a region to put them into), and this end moves the bytes and answers DONE. FENCE is
  * answered by DONE, too: the fabric delivers it behind the puts that were sent before it.
+ * Bytes of GPU memory are moved by window_move.c.
  *
  *     tern_window_close:  CLOSE to each peer with a grant  -->
  *                                             <-- LEFT, when its requests are over
  *
- * A window ends when it is closed, no grant is left, and the fabric moves no bytes of it.
+ * A window ends when it is closed, no grant is left, and none of its bytes are being moved.
  * A grant ends with LEFT, or with the link.
  */
 #include "rendezvous/window.h"
@@ -27,6 +28,11 @@
 /* Entries of a peer's table of jobs: TERN_PARTS_MAX that it waits for, which is its limit,
  * and those whose DONE was sent before the fabric has ended the put. */
 #define JOBS_MAX (TERN_PARTS_MAX + TERN_CONN_PUTS)
+
+static bool is_host(const struct tern_window *window)
+{
+	return window->buf.mem->kind == TERN_MEM_HOST;
+}
 
 /* ---- the table ---- */
 
@@ -63,6 +69,7 @@ int tern_window_new(struct tern_context *ctx, const struct tern_buf *buf, unsign
 	struct tern_window **out)
 {
 	struct tern_rdv *rdv = tern_rdv_of(ctx);
+	struct tern_stager *stager;
 	struct tern_window *window;
 	int r;
 
@@ -70,10 +77,11 @@ int tern_window_new(struct tern_context *ctx, const struct tern_buf *buf, unsign
 		!tern_mem_holds(buf->mem, buf->offset, buf->bytes) || !access ||
 		(access & ~(unsigned)(TERN_WINDOW_READ | TERN_WINDOW_WRITE)))
 		return -EINVAL;
-	if (buf->mem->kind != TERN_MEM_HOST)
-		return -ENOTSUP;
 	if ((access & TERN_WINDOW_WRITE) && buf->mem->read_only)
 		return -EACCES;
+	r = tern_stage_open(rdv, buf, &stager);
+	if (r < 0)
+		return r;
 	window = calloc(1, sizeof(*window));
 	if (!window)
 		return -ENOMEM;
@@ -81,7 +89,7 @@ int tern_window_new(struct tern_context *ctx, const struct tern_buf *buf, unsign
 	window->buf = *buf;
 	window->access = access;
 	tern_list_init(&window->grants);
-	r = register_own(window);
+	r = is_host(window) ? register_own(window) : 0;
 	if (r < 0) {
 		free(window);
 		return r;
@@ -207,6 +215,10 @@ static int grant_expose(struct tern_grant *grant, uint32_t *about)
 	int r;
 
 	*about = window->access;
+	if (!is_host(window)) {
+		*about |= TERN_OPENED_MOVES;
+		return 0;
+	}
 	if ((window->access & TERN_WINDOW_READ) && (conn->caps & TERN_CAP_GET) &&
 		!copied) {
 		access |= TERN_ACCESS_READ;
@@ -229,26 +241,33 @@ static int grant_expose(struct tern_grant *grant, uint32_t *about)
 
 /* ---- OPEN ---- */
 
-/* Finds the window that OPEN asks for. -ESTALE: it is closed, or of an earlier context;
- * -EACCES: the peer does not have its descriptor. */
-static int check_open(
+/* Finds the window that a message names by id and capability. -ESTALE: it is closed;
+ * -EACCES: there never was such a window, or the capability is another. */
+static int find_proven(
 	const struct tern_rdv *rdv, const struct tern_header *h, struct tern_window **out)
 {
 	const unsigned char *theirs = h->payload;
 	uint64_t differ;
 
-	if (h->step != rdv->incarnation)
-		return -ESTALE;
 	*out = window_by_id(rdv, h->key);
 	if (!*out)
 		return h->key && h->key <= rdv->windows.last_id ? -ESTALE : -EACCES;
 	/* In constant time, so that its duration reveals no part of the capability. */
 	differ = (tern_get_le64(theirs) ^ (*out)->capability[0]) |
-		 (tern_get_le64(theirs + 8) ^ (*out)->capability[1]) |
-		 (h->bytes ^ (*out)->buf.bytes);
+		 (tern_get_le64(theirs + 8) ^ (*out)->capability[1]);
 	if (differ)
 		return -EACCES;
 	return (*out)->closing ? -ESTALE : 0;
+}
+
+/* Finds the window that OPEN asks for. -ESTALE: it is closed, or of an earlier context;
+ * -EACCES: the peer does not have its descriptor. */
+static int check_open(
+	const struct tern_rdv *rdv, const struct tern_header *h, struct tern_window **out)
+{
+	int r = h->step == rdv->incarnation ? find_proven(rdv, h, out) : -ESTALE;
+
+	return r == 0 && h->bytes != (*out)->buf.bytes ? -EACCES : r;
 }
 
 int tern_window_on_open(struct tern_peer *peer, const struct tern_header *h)
@@ -360,8 +379,8 @@ static void job_leave_window(struct tern_job *job)
 	struct tern_window *window = job->window;
 
 	job->window = NULL;
-	if (window && --window->job_count == 0)
-		maybe_end(window);
+	if (window)
+		tern_window_unhold(window);
 }
 
 static void job_free(struct tern_job *job)
@@ -466,14 +485,21 @@ static int run_jobs(struct tern_peer *peer)
 	return 0;
 }
 
-/* True if the peer may access this range of a window that it has opened. */
+/* True if the range of the message is inside the window. */
+static bool holds(const struct tern_window *window, const struct tern_header *h)
+{
+	return h->step <= window->buf.bytes && h->bytes <= window->buf.bytes - h->step;
+}
+
+/* True if the peer may access this range of a window that it has opened, by messages that
+ * only host memory has. */
 static bool is_granted(
 	const struct tern_grant *grant, const struct tern_header *h, unsigned access)
 {
 	const struct tern_window *window = grant ? grant->window : NULL;
 
-	return window && grant->told && (window->access & access) && h->src && h->bytes &&
-	       h->step <= window->buf.bytes && h->bytes <= window->buf.bytes - h->step;
+	return window && is_host(window) && grant->told && (window->access & access) &&
+	       h->src && h->bytes && holds(window, h);
 }
 
 int tern_window_on_write(struct tern_peer *peer, const struct tern_header *h)
@@ -531,6 +557,39 @@ int tern_window_on_fence(struct tern_peer *peer, const struct tern_header *h)
 	return h->src ? job_new(peer, h, &job) : -EPROTO;
 }
 
+/* ---- windows that window_move.c uses ---- */
+
+int tern_window_hold(struct tern_peer *peer, const struct tern_header *h,
+	struct tern_window **out, struct tern_buf *range)
+{
+	unsigned right = h->flags & TERN_FLAG_RECV ? TERN_WINDOW_READ : TERN_WINDOW_WRITE;
+	struct tern_window *window;
+	int r = find_proven(peer->rdv, h, &window);
+
+	if (r == 0 && !(window->access & right))
+		r = -EACCES;
+	if (r == 0 && !holds(window, h))
+		r = -ERANGE;
+	if (r < 0)
+		return r;
+	/* The next link may be on a fabric that registers memory, though this one is not. */
+	if (window->own && !(tern_peer_caps(peer) & TERN_CAP_BOUND))
+		*range = (struct tern_buf){.mem = window->own};
+	else
+		*range = window->buf;
+	range->offset += h->step;
+	range->bytes = h->bytes;
+	window->job_count++;
+	*out = window;
+	return 0;
+}
+
+void tern_window_unhold(struct tern_window *window)
+{
+	window->job_count--;
+	maybe_end(window);
+}
+
 /* ---- closing ---- */
 
 /* True if the peer may access the window, or if bytes of it are being moved for the peer,
@@ -539,7 +598,7 @@ static bool uses(struct tern_peer *peer, const struct tern_window *window)
 {
 	const struct tern_job *jobs = peer->windows.jobs;
 
-	if (grant_by_id(peer, window->id))
+	if (grant_by_id(peer, window->id) || tern_moves_use(peer, window))
 		return true;
 	for (uint32_t i = 0; jobs && i < JOBS_MAX; i++)
 		if (jobs[i].state != TERN_JOB_FREE && jobs[i].window == window)
@@ -556,17 +615,23 @@ static void deadline(struct tern_timer *timer)
 	window->job_count++;
 	tern_list_for_each_safe (n, &window->rdv->peers) {
 		struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
+		bool moves;
 
 		if (!uses(peer, window))
 			continue;
+		/* The halves of parts that are under way survive a lost connection. */
+		moves = tern_moves_use(peer, window);
 		tern_log(window->rdv->ctx->env, TERN_LOG_WARN,
 			"%s: has not left a window of %llu bytes that was closed: the "
-			"connection is cut",
-			peer->name, (unsigned long long)window->buf.bytes);
-		tern_peer_cut(peer, -ETIMEDOUT);
+			"%s",
+			peer->name, (unsigned long long)window->buf.bytes,
+			moves ? "session ends" : "connection is cut");
+		if (moves)
+			tern_peer_down(peer, -ETIMEDOUT);
+		else
+			tern_peer_cut(peer, -ETIMEDOUT);
 	}
-	window->job_count--;
-	maybe_end(window);
+	tern_window_unhold(window);
 }
 
 static int start_close(struct tern_window *window, uint64_t timeout_ns)
@@ -609,8 +674,7 @@ int tern_window_close_sized(struct tern_window *window, struct tern_req *req,
 		tern_windows_due(grant->peer);
 		tern_peer_pump(grant->peer);
 	}
-	window->job_count--;
-	maybe_end(window);
+	tern_window_unhold(window);
 	return 0;
 }
 
@@ -668,7 +732,8 @@ int tern_window_on_notify(struct tern_peer *peer, const struct tern_header *h)
 
 int tern_window_pump_owner(struct tern_peer *peer)
 {
-	return say_answers(peer) < 0 || say_closes(peer) < 0 || run_jobs(peer) < 0
+	return say_answers(peer) < 0 || say_closes(peer) < 0 || run_jobs(peer) < 0 ||
+			       tern_move_answer(peer) < 0
 		       ? -EAGAIN
 		       : 0;
 }

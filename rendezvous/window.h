@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows (include/tern/window.h): the owner's half is window.c; the other end's half is
- * remote.c (handles, and posting) and access.c.
+ * remote.c (handles, and posting) and access.c. window_move.c moves what is in GPU memory.
  *
  * All that the two ends know of each other's windows belongs to one link. The end that
- * wants access asks with OPEN on each link, and the messages about windows, except
- * NOTIFY, are neither numbered nor kept: when the link is lost, both ends forget what was
- * under way, and the end that wants access begins again on the next link. So no message
- * of an old link can end a put whose bytes were lost with it.
+ * wants access asks with OPEN on each link, and the messages about windows are neither
+ * numbered nor kept: when the link is lost, both ends forget what was under way, and the
+ * end that wants access begins again on the next link. So no message of an old link can
+ * end a put whose bytes were lost with it. Exceptions are NOTIFY, and MOVE and MOVED:
+ * parts that window_move.c moves go on on the next link.
  */
 #ifndef TERN_RENDEZVOUS_WINDOW_H
 #define TERN_RENDEZVOUS_WINDOW_H
@@ -26,7 +27,9 @@
 #define TERN_OPENED_PUT (1u << 3) /* puts may use the region */
 #define TERN_OPENED_LANDS                                                                \
 	(1u << 4) /* a put has landed when the fabric says that it ended */
-#define TERN_OPENED_BITS (0x1fu)
+/* The window is GPU memory, whose bytes travel as window_move.c says; without a region. */
+#define TERN_OPENED_MOVES (1u << 5)
+#define TERN_OPENED_BITS  (0x3fu)
 
 /* ---- the owner's half ---- */
 
@@ -37,12 +40,11 @@ struct tern_window {
 	uint64_t id, capability[2];
 	struct tern_buf buf;
 	/* Registration of the window's own, for fabrics that register memory; NULL: the
-	 * domain has no such fabric. */
+	 * domain has no such fabric, or it is GPU memory. */
 	struct tern_mem *own;
 	unsigned access;
 	struct tern_list grants;
-	/* Messages of peers by which the fabric just moves bytes from or to the
-	 * window. */
+	/* Messages of peers by which bytes are just moved from or to the window. */
 	uint32_t job_count;
 	bool closing;
 	/* The request of tern_window_close(); NULL: none. */
@@ -147,7 +149,7 @@ enum tern_wreq_kind {
 /*
  *     OPENING --the window is open--> MOVING --[a note]--> SAYING --> UNACKED --> ENDED
  *        ^                              |
- *        +---------the link is lost-----+
+ *        +---------the link is lost-----+ (but not with `moves`)
  */
 enum tern_wreq_state {
 	TERN_WREQ_OPENING, /* in remote->waiting */
@@ -166,6 +168,7 @@ struct tern_wreq {
 	/* The fabric has taken puts of this request that need a FENCE; the FENCE was
 	 * sent. */
 	bool fence_due, fenced;
+	bool moves; /* memory of a GPU takes part: window_move.c moves all its bytes */
 	struct tern_list all;   /* node in peer->windows.all */
 	struct tern_list queue; /* node in the list in which it waits */
 	struct tern_list puts; /* a put that has not landed: node in peer->windows.puts */
@@ -191,6 +194,25 @@ static inline struct tern_wreq *tern_wreq_of(struct tern_req *req)
 	return (struct tern_wreq *)(void *)req->priv;
 }
 
+/* ---- GPU memory ---- */
+
+/* A part that window_move.c moves: this end's half of it. */
+struct tern_move {
+	struct tern_req req;
+	struct tern_list node; /* in peer->windows.moves or .served */
+	struct tern_peer *peer;
+	uint32_t id; /* chosen by the end that accesses the window */
+	/* 0, or why the part fails although this half may end well. */
+	int status;
+	bool get, empty, ended;
+	/* The owner's end. NULL: the part was refused, or its half has ended. */
+	struct tern_window *window;
+	/* The other end. */
+	struct tern_wreq *access;
+	uint64_t bytes;
+	bool answered; /* MOVED has arrived */
+};
+
 /* ---- functions ---- */
 
 /* Sends a message about windows, which is neither numbered nor kept. -EAGAIN: no room. */
@@ -207,6 +229,11 @@ int tern_window_on_notify(struct tern_peer *peer, const struct tern_header *h);
 int tern_window_pump_owner(struct tern_peer *peer);
 /* Called when the link is lost, or the peer is DOWN: ends the peer's access. */
 void tern_window_lost_owner(struct tern_peer *peer);
+/* Finds the window that MOVE names, and the memory of its range, and holds the window: it
+ * does not end before tern_window_unhold(). Returns 0 or the status of the refusal. */
+int tern_window_hold(struct tern_peer *peer, const struct tern_header *h,
+	struct tern_window **out, struct tern_buf *range);
+void tern_window_unhold(struct tern_window *window);
 /* Frees the windows of a context that is being freed, which has no peers any more. */
 void tern_windows_end(struct tern_rdv *rdv);
 
@@ -236,6 +263,23 @@ struct tern_wreq *tern_wreq_init(
 /* Functions that remote.c defines: */
 void tern_remote_free(struct tern_remote *remote);
 void tern_wreq_cancel(struct tern_wreq *x);
+
+/* Functions that window_move.c defines: */
+/* Returns the size of the next part of a piece of which `left` bytes are left. */
+uint64_t tern_move_bytes(const struct tern_wreq *x, uint64_t left);
+/* Starts a part of a request. -EAGAIN: no room. */
+int tern_move_start(struct tern_wreq *x, const struct tern_piece *piece, uint64_t bytes);
+int tern_move_on_move(struct tern_peer *peer, const struct tern_header *h);
+int tern_move_on_moved(struct tern_peer *peer, const struct tern_header *h);
+/* Sends MOVED for each part of the peer whose half here has ended. -EAGAIN: no room. */
+int tern_move_answer(struct tern_peer *peer);
+/* True if MOVED is to be sent. */
+bool tern_moves_unanswered(const struct tern_peer *peer);
+/* True if bytes of the window are being moved for the peer. */
+bool tern_moves_use(const struct tern_peer *peer, const struct tern_window *window);
+/* Called when the peer is DOWN: ends the parts of which this end's half has ended. */
+void tern_moves_down(struct tern_peer *peer);
+void tern_moves_fini(struct tern_peer *peer);
 
 /* Functions that windows.c defines: */
 void tern_windows_init(struct tern_peer_windows *windows, uint64_t secret);

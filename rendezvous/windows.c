@@ -9,7 +9,7 @@ void tern_windows_init(struct tern_peer_windows *w, uint64_t secret)
 {
 	struct tern_list *lists[] = {&w->granted, &w->closes, &w->jobs_due, &w->remotes,
 		&w->asking, &w->leaving, &w->all, &w->active, &w->saying, &w->unacked,
-		&w->puts};
+		&w->puts, &w->moves, &w->served, &w->spare_moves};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);
@@ -22,6 +22,7 @@ void tern_windows_fini(struct tern_peer *peer)
 	struct tern_peer_windows *w = &peer->windows;
 	struct tern_remote *remote;
 
+	tern_moves_fini(peer);
 	while ((remote = tern_list_first(&w->remotes, struct tern_remote, all)))
 		tern_remote_free(remote);
 	free(w->jobs);
@@ -74,5 +75,6 @@ void tern_windows_lost(struct tern_peer *peer)
 void tern_windows_down(struct tern_peer *peer, int status)
 {
 	tern_windows_lost(peer);
+	tern_moves_down(peer);
 	tern_window_down_access(peer, status);
 }

@@ -177,6 +177,7 @@ static const uint16_t own_flags[TERN_MSG_TYPE_COUNT] = {
 	[TERN_MSG_WINDOW_OPENED] = REGION_FLAGS,
 	[TERN_MSG_WINDOW_WRITE] = REGION_FLAGS,
 	[TERN_MSG_WINDOW_READ] = REGION_FLAGS,
+	[TERN_MSG_WINDOW_MOVE] = TERN_FLAG_RECV,
 };
 
 /* Checks that the status of a message is one that a request can end with, and that it is
@@ -185,7 +186,7 @@ static int check_status(uint8_t type, int status, const char **why)
 {
 	bool ends = type == TERN_MSG_DONE || type == TERN_MSG_ATS ||
 		    type == TERN_MSG_CANCEL_ACK || type == TERN_MSG_WINDOW_OPENED ||
-		    type == TERN_MSG_WINDOW_DONE;
+		    type == TERN_MSG_WINDOW_DONE || type == TERN_MSG_WINDOW_MOVED;
 
 	if (!tern_status_may_end(status) || (status && !ends))
 		return refuse(why, "a status that is not allowed for its type");
@@ -323,7 +324,8 @@ const char *tern_message_name(uint8_t type)
 		"POST", "RTS", "CTS", "DONE", "ATS", "CREDIT", "CANCEL", "CANCEL_ACK",
 		"MISS", "PING", "FIN", "RENEW", "WANT", "HAVE", "WINDOW_OPEN",
 		"WINDOW_OPENED", "WINDOW_WRITE", "WINDOW_READ", "WINDOW_FENCE",
-		"WINDOW_DONE", "WINDOW_CLOSE", "WINDOW_LEFT", "NOTIFY"};
+		"WINDOW_DONE", "WINDOW_CLOSE", "WINDOW_LEFT", "NOTIFY", "WINDOW_MOVE",
+		"WINDOW_MOVED"};
 
 	return names[type < TERN_MSG_TYPE_COUNT ? type : 0];
 }

@@ -26,7 +26,7 @@
  * dims (rank times 8 bytes), the region (with flag REGION: 32 bytes, or 48 with flag
  * WIDE), the key's name (with flag NAME: 56 bytes, key.h). In an EAGER, a NOTIFY and a
  * WRITE without a region, `bytes` bytes of data follow the extension, and 16 bytes in an
- * OPEN. The extension of a HELLO is struct tern_hello. The fabric
+ * OPEN or a MOVE. The extension of a HELLO is struct tern_hello. The fabric
  * protects header and extension against corruption (tcp: by a CRC, transport/tcp/wire.h).
  *
  * The decoder checks the range of each field and that the size of the shape does not
@@ -42,7 +42,7 @@
 #include "transport/fabric.h"
 
 #define TERN_WIRE_MAGIC   0x4e54u
-#define TERN_WIRE_VERSION 5u
+#define TERN_WIRE_VERSION 6u
 
 #define TERN_HEADER_BYTES 64u
 #define TERN_EXT_MAX                                                                     \
@@ -101,6 +101,14 @@ enum tern_message_type {
 	/* The other end: it does not access the window any more. */
 	TERN_MSG_WINDOW_LEFT = 24,
 	TERN_MSG_NOTIFY = 25, /* a notification: the payload */
+	/*
+	 * Bytes between the window, at `step`, and the other end travel as a tensor:
+	 * window_move.c. The payload proves that the sender has the descriptor. RECV: out of
+	 * the window.
+	 */
+	TERN_MSG_WINDOW_MOVE = 26,
+	/* The owner: its half of the MOVE whose `src` is this `dst` has ended. */
+	TERN_MSG_WINDOW_MOVED = 27,
 	TERN_MSG_TYPE_COUNT
 };
 
@@ -109,7 +117,7 @@ enum tern_message_flags {
 	TERN_FLAG_NAME = 1 << 1,
 	TERN_FLAG_REPLY = 1 << 2, /* PING, and DONE of a rail: the message is an answer */
 	/* CANCEL, CANCEL_ACK, RENEW: the request that the message names is a receive, not
-	 * a send. */
+	 * a send. MOVE: its sender receives. */
 	TERN_FLAG_RECV = 1 << 3,
 	/* The end that sends this message has sends that wait for credits, so the other
 	 * end should grant more. */
@@ -138,7 +146,7 @@ struct tern_header {
 	const void *payload;
 };
 
-/* Payload of an OPEN: the capability of a window's descriptor. */
+/* Payload of an OPEN or MOVE: the capability of a window's descriptor. */
 #define TERN_CAPABILITY_BYTES 16u
 
 /* Size of the payload, which follows the extension. */
@@ -146,7 +154,7 @@ static inline size_t tern_header_payload_bytes(const struct tern_header *h)
 {
 	if (tern_likely(h->type <= TERN_MSG_HAVE))
 		return h->type == TERN_MSG_EAGER ? h->bytes : 0;
-	if (h->type == TERN_MSG_WINDOW_OPEN)
+	if (h->type == TERN_MSG_WINDOW_OPEN || h->type == TERN_MSG_WINDOW_MOVE)
 		return TERN_CAPABILITY_BYTES;
 	if (h->type == TERN_MSG_WINDOW_WRITE)
 		return h->flags & TERN_FLAG_REGION ? 0 : h->bytes;

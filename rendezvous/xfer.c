@@ -37,13 +37,19 @@ void tern_xfer_init_apart(struct tern_xfer *x, struct tern_rdv *rdv, unsigned fl
 	x->req_kind = TERN_REQ_ANY;
 }
 
+/* False also for sends that window_move.c posts, perhaps because the peer wants it. */
+static bool is_programs_send(const struct tern_xfer *x)
+{
+	return x->is_send && x->channel->number != TERN_CHANNEL_WINDOWS;
+}
+
 void tern_xfer_join(struct tern_xfer *x, struct tern_channel *channel)
 {
 	x->req_kind = TERN_REQ_XFER;
 	x->channel = channel;
 	x->peer = channel->peer;
 	tern_list_push(&channel->peer->xfers, &x->all);
-	channel->peer->send_count += x->is_send;
+	channel->peer->send_count += is_programs_send(x);
 }
 
 #define TO(state) (1u << TERN_XFER_##state)
@@ -157,7 +163,7 @@ static void complete_after_leaving(struct tern_xfer *x, int status)
 	tern_map_remove(&x->peer->theirs, &x->theirs);
 	tern_xfer_forget_id(x);
 	tern_list_remove(&x->all);
-	x->peer->send_count -= x->is_send;
+	x->peer->send_count -= is_programs_send(x);
 	if (held || (status == 0 && x->pool))
 		tern_list_push(&x->peer->held, &x->all);
 	if (!held) {

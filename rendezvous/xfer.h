@@ -256,7 +256,11 @@ static inline struct tern_triple tern_header_triple(
 	return tern_match_triple(&peer->match, h->key, h->step, h->channel);
 }
 
-/* Function that channel.c defines: checks that the request may be posted. -EOVERFLOW: the
+/* Functions that channel.c defines: */
+/* As tern_channel_open(), also for a channel that programs cannot open. */
+int tern_channel_open_any(
+	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
+/* Checks that the request may be posted. -EOVERFLOW: the
  * program's struct tern_req is too small for this library; -EBUSY: the request is posted,
  * or must be released first. */
 int tern_req_check(const struct tern_req *req, size_t bytes);

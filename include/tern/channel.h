@@ -64,7 +64,7 @@ enum tern_peer_event {
 	TERN_PEER_RECOVERED, /* the peer answers again; no data was lost */
 	/* The connection has ended for good, or could not be made. Every request that was
 	 * still posted has ended with `status` (-ESHUTDOWN if that is 0), except sends
-	 * whose data the peer still reads in place. */
+	 * and puts whose data the peer still reads in place. */
 	TERN_PEER_DOWN,
 };
 
@@ -281,10 +281,10 @@ TERN_API void tern_peer_free(struct tern_peer *peer);
 
 /* ---- channels ---- */
 
-/* Opens channel `number` (0 to UINT32_MAX) of this peer. A channel is a name space of
- * keys. Both ends open the same number, in any order. A channel cannot be closed: it
- * takes some tens of bytes until the peer is freed. -EEXIST: the channel was already
- * open, and *out is that channel; -ENOMEM. */
+/* Opens channel `number` of this peer. A channel is a name space of keys. Both ends open
+ * the same number, in any order. A channel cannot be closed: it takes some tens of bytes
+ * until the peer is freed. -EEXIST: the channel was already open, and *out is that
+ * channel; -EINVAL: the number is UINT32_MAX, which Tern uses itself; -ENOMEM. */
 TERN_API int tern_channel_open(
 	struct tern_peer *peer, uint32_t number, struct tern_channel **out);
 

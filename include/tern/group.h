@@ -118,9 +118,9 @@ struct tern_group_opts {
  * all.
  *
  * -EINVAL: `rank` is not below `size`, a peer is missing, a peer belongs to another
- * context, piece_bytes is not a multiple of 128, or more than 64 lanes; -EEXIST: a peer has
- * already opened the channel `number`; -E2BIG: as tern_domain_new(), or more than
- * TERN_GROUP_SIZE_MAX ranks; -ENOMEM.
+ * context, `number` is UINT32_MAX, piece_bytes is not a multiple of 128, or more than 64
+ * lanes; -EEXIST: a peer has already opened the channel `number`; -E2BIG: as
+ * tern_domain_new(), or more than TERN_GROUP_SIZE_MAX ranks; -ENOMEM.
  */
 TERN_API int tern_group_new_sized(struct tern_context *ctx,
 	const struct tern_group_opts *opts, size_t opts_bytes, struct tern_group **out);

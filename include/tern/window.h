@@ -25,7 +25,8 @@
  *              them                         mapping copies them
  *
  * tern_remote_open() asks the owner, so the first operation on a window needs the owner's
- * program on every fabric, and so does the first one after a lost connection. On verbs,
+ * program on every fabric, and so does the first one after a lost connection. GPU memory
+ * at either end needs it, too, since its bytes travel as tensors do (channel.h). On verbs,
  * memory that an RDMA device refuses to register, and the option guard=on, need it as
  * tcp does. On shm, with `no_cma`, or where the kernel forbids process_vm_writev (as under
  * another user's id, or in some containers), puts need it, and gets of memory that is in no
@@ -36,23 +37,30 @@
  * (tern_notify), or after those of its own request (the argument `note` of tern_put). It
  * is handled once, also if connections are lost meanwhile.
  *
- * Lost connections. A session that returns on a new connection repeats the puts and gets
- * that have not ended, from their first byte. So until its request has ended, a range of
- * a window that is being written may change at any time.
+ * Lost connections. A session that returns on a new connection repeats the puts and
+ * gets that have not ended, from their first byte; those with GPU memory go on where
+ * they were. So until its request has ended, a range of a window that is being written
+ * may change at any time.
  *
  * Protection. A descriptor has a random number of 128 bits, the capability. Without it
- * nobody can open the window, and the bounds of each access are checked: on tcp, and on
- * verbs with guard=on, by the owner. On verbs the window has a registration of its
- * own, so its bounds are the device's to check, and closing the window ends the
- * registration. The capability does not protect a window from a peer that has opened it,
- * and on verbs it does not protect it from a peer that guesses: a remote key (rkey) of an
- * RDMA device has 32 bits, and holds for every connection of this process on that device.
- * On shm, a process that has mapped a pool's memory can read all of it, and bounds are
- * checked by the other end, which the system permits to write to all memory of this process
- * in any case (same user, or root). The capability travels as other messages do,
- * unencrypted.
+ * nobody can open the window, and the bounds of each access are checked: on tcp, on
+ * verbs with guard=on, and with GPU memory, by the owner. On verbs a window of host
+ * memory has a registration of its own, so its bounds are the device's to check, and
+ * closing the window ends the registration. The capability does not protect a window
+ * from a peer that has opened it, and on verbs it does not protect it from a peer that
+ * guesses: a remote key (rkey) of an RDMA device has 32 bits, and holds for every
+ * connection of this process on that device. On shm, a process that has mapped a pool's
+ * memory can read all of it, and bounds are checked by the other end, which the system
+ * permits to write to all memory of this process in any case (same user, or root). The
+ * capability travels as other messages do, unencrypted.
  *
- * Memory: windows and the buffers of puts and gets are host memory.
+ * Memory: the window and the buffers of puts and gets may each be host or GPU memory,
+ * and a list may have both. The GPU must have ended its work on a buffer before a put
+ * or get is posted, and on the window before a peer accesses it: Tern knows nothing of
+ * streams. What a put or get has written is visible to all work that is given to the
+ * GPU after its end, or after the notification. Where peers on one host cannot use CUDA
+ * IPC, a put or get may need a bounce buffer (bounce_bytes of the domain), and wait for
+ * one until sends of GPU memory that hold them have been received.
  *
  * Threads: every function of this file must be called on the thread that uses the
  * context. Requests are those of channel.h: zeroed before the first use, kept in place
@@ -97,8 +105,8 @@ struct tern_window_desc {
  *
  * - -EINVAL: the buffer is empty or outside its memory, or `access` is 0 or unknown;
  * - -EACCES: TERN_WINDOW_WRITE for memory that was wrapped read-only;
- * - -ENOTSUP: GPU memory;
- * - -ENOMEM, -EFAULT: as tern_mem_wrap().
+ * - -ENOMEM, -EFAULT: as tern_mem_wrap(); GPU memory: also -EIO, -ENOTRECOVERABLE and the
+ *   like, if the CUDA driver fails.
  */
 TERN_API int tern_window_new(struct tern_context *ctx, const struct tern_buf *buf,
 	unsigned access, struct tern_window **out);
@@ -108,12 +116,15 @@ TERN_API void tern_window_describe(
 	const struct tern_window *window, struct tern_window_desc *out);
 
 /*
- * Closes the window, which must not be used any more: no peer can open it from now on, and
- * each peer that has opened it is told. `req` ends with 0 when no peer can access the
- * memory any more; `req` may be NULL, if the memory lives as long as the context. A peer
- * whose program has not answered within timeout_ns has its connection cut: over tcp and
- * verbs the session then goes on with a new connection, over shm the peer goes DOWN.
- * timeout_ns 0: unreachable_ns of the context; TERN_NEVER: no limit.
+ * Closes the window, which must not be used any more: no peer can open it from now on,
+ * and each peer that has opened it is told. `req` ends with 0 when no peer can access
+ * the memory any more; `req` may be NULL, if the memory lives as long as the context. A
+ * peer whose program has not answered within timeout_ns has its connection cut: over
+ * tcp and verbs the session then goes on with a new connection; over shm, and if bytes
+ * from or to GPU memory are under way, the peer goes DOWN. (Where the peer just reads
+ * other memory of this process in place, GPU memory that is on its way to it is in use
+ * until the peer has released that.) timeout_ns 0: unreachable_ns of the context;
+ * TERN_NEVER: no limit.
  *
  * Requests of peers that are under way in the window end with -ESTALE there; their bytes
  * may or may not be in the window.
@@ -168,6 +179,8 @@ struct tern_note {
  * - -ESTALE, -EACCES: as tern_remote_open(); -ESTALE also if the owner closes the window
  *   meanwhile; -EACCES also if the window does not have this right;
  * - -ERANGE: the owner's window is smaller than its descriptor says;
+ * - GPU memory, of either end: -EIO, -ENOTRECOVERABLE and the like, if the CUDA driver fails;
+ *   -ENOMEM, -ENOBUFS: no page-locked memory for a bounce buffer;
  * - -ECANCELED: tern_cancel() was called, or the peer or the context was freed;
  * - the status of the peer that went down, or -ESHUTDOWN if one of the two ends closed in
  *   an orderly way. A notification may then have been handled or not.
@@ -183,7 +196,7 @@ struct tern_note {
  * - -EACCES: the window does not have this right, or (get) the memory of `to` was wrapped
  *   read-only;
  * - -EINVAL: the buffer is outside its memory; more than TERN_NOTE_MAX bytes;
- * - -ENOTSUP: GPU memory;
+ * - GPU memory: -EIO, -ENOTRECOVERABLE and the like, if the CUDA driver fails;
  * - -EBUSY, -EOVERFLOW: as tern_send(); -ENOMEM.
  */
 TERN_API int tern_put_sized(struct tern_remote *remote, struct tern_req *req,

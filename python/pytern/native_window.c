@@ -148,12 +148,11 @@ PyObject *context_window(struct context *self, PyObject *args)
 	});
 	if (r < 0) {
 		Py_DECREF((PyObject *)out);
-		return raise_text(
-			r, !memory->buf.mem     ? "memory of a peer that is read in "
-						  "place cannot be a window"
-			   : !memory->buf.bytes ? "the tensor has no bytes"
-			   : r == -ENOTSUP      ? "memory of a GPU cannot be a window"
-						: tern_status_text(r));
+		return raise_text(r, !memory->buf.mem
+					     ? "memory of a peer that is read in "
+					       "place cannot be a window"
+				     : !memory->buf.bytes ? "the tensor has no bytes"
+							  : tern_status_text(r));
 	}
 	enlist(out);
 	if (!self->closed)

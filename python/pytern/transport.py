@@ -367,7 +367,9 @@ class Peer:
         await self._context._until(self._look_down)
 
     def channel(self, number: int = 0) -> "Channel":
-        """A name space of keys. Both ends use the same number."""
+        """A name space of keys. Both ends use the same number, below 2**32 - 1."""
+        if number == 2**32 - 1:
+            raise ValueError(f"number: {number} is that of a channel of Tern's own")
         return Channel(self, self._native.channel(_integer("number", number, 0, 32)), number)
 
     def open(self, descriptor: Any) -> "Remote":

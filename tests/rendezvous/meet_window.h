@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of windows (meet_windows.c, meet_notes.c) share: a window at end B that
- * end A has opened. All memory is host memory, also where an instance has GPUs. */
+ * end A has opened. */
 #ifndef TERN_TESTS_RENDEZVOUS_MEET_WINDOW_H
 #define TERN_TESTS_RENDEZVOUS_MEET_WINDOW_H
 
@@ -8,12 +8,21 @@
 
 struct pane {
 	struct meet *meet;
-	struct memory_box boxes[2]; /* host memory of A and of B */
-	struct tern_buf room;       /* at B, the memory of the window */
+	/* Memory of A and of B: in a GPU, where the instance says so. */
+	struct memory_box boxes[2];
+	struct tern_buf room; /* at B, the memory of the window */
 	struct tern_window *window;
 	struct tern_window_desc desc;
 	struct tern_remote *remote; /* at A */
 };
+
+static inline void pane_init_box(struct pane *pane, unsigned side)
+{
+	struct end *end = &pane->meet->ends[side];
+
+	box_init(&pane->boxes[side], end->domain);
+	pane->boxes[side].gpu = end->box.gpu;
+}
 
 static inline struct tern_buf pane_memory(
 	struct pane *pane, enum side_name side, enum memory kind, uint64_t bytes)
@@ -35,6 +44,18 @@ static inline void pane_open(struct pane *pane, enum memory kind, uint64_t bytes
 }
 
 static inline void pane_init(struct pane *pane, const struct instance *instance,
+	const struct tern_context_opts *opts, enum memory kind, uint64_t bytes)
+{
+	memset(pane, 0, sizeof(*pane));
+	pane->meet = meet_new_with(instance, opts, opts);
+	for (unsigned i = 0; i < 2; i++)
+		pane_init_box(pane, i);
+	pane_open(pane, kind, bytes);
+}
+
+/* As pane_init(), with host memory at both ends in any case: for tests of what the fabric
+ * itself does with windows. */
+static inline void pane_init_host(struct pane *pane, const struct instance *instance,
 	const struct tern_context_opts *opts, enum memory kind, uint64_t bytes)
 {
 	memset(pane, 0, sizeof(*pane));

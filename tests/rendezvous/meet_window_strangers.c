@@ -62,10 +62,15 @@ static void target_fini(struct target *t)
 	scene_fini(&t->scene);
 }
 
-static struct tern_header open_message(const struct target *t, unsigned char *capability)
+static void put_capability(const struct target *t, unsigned char *capability)
 {
 	tern_put_le64(capability, t->desc.capability[0]);
 	tern_put_le64(capability + 8, t->desc.capability[1]);
+}
+
+static struct tern_header open_message(const struct target *t, unsigned char *capability)
+{
+	put_capability(t, capability);
 	return (struct tern_header){.type = TERN_MSG_WINDOW_OPEN,
 		.key = t->desc.id,
 		.step = t->desc.incarnation,
@@ -134,15 +139,22 @@ static const struct {
 	/* Nothing to move, and no memory to put into. */
 	{{.type = TERN_MSG_WINDOW_WRITE, .src = 1}, true},
 	{{.type = TERN_MSG_WINDOW_READ, .bytes = 8, .src = 1}, true},
+	{{.type = TERN_MSG_WINDOW_MOVE, .src = 1}, true},
+	{{.type = TERN_MSG_WINDOW_MOVE, .bytes = 8}, true},
+	{{.type = TERN_MSG_WINDOW_MOVE, .bytes = TERN_MOVE_BYTES + 1, .src = 1}, true},
 	/* Answers to nothing. */
 	{{.type = TERN_MSG_WINDOW_OPENED, .dst = HANDLE}, true},
 	{{.type = TERN_MSG_WINDOW_DONE, .dst = 0x10000}, true},
 	{{.type = TERN_MSG_WINDOW_DONE, .dst = 0x10000, .status = -EIO}, true},
 	{{.type = TERN_MSG_WINDOW_LEFT, .key = 77}, false},
+	{{.type = TERN_MSG_WINDOW_MOVED, .dst = 1}, true},
 	/* Statuses and flags that only other messages may have. */
 	{{.type = TERN_MSG_WINDOW_FENCE, .src = 1, .status = -EIO}, true},
 	{{.type = TERN_MSG_WINDOW_OPENED, .status = -EINPROGRESS, .dst = 1}, true},
 	{{.type = TERN_MSG_WINDOW_CLOSE, .flags = TERN_FLAG_REGION}, true},
+	{{.type = TERN_MSG_WINDOW_MOVE, .src = 1, .bytes = 8, .status = -EIO}, true},
+	{{.type = TERN_MSG_WINDOW_MOVE, .flags = TERN_FLAG_REGION, .src = 1, .bytes = 8},
+		true},
 	/* Too long. */
 	{{.type = TERN_MSG_NOTIFY, .bytes = TERN_NOTE_MAX + 1}, true},
 };
@@ -272,6 +284,186 @@ static void test_a_closed_window_ends_although_a_peer_never_takes_its_bytes(
 	SCENE_PUMP(&t.scene, tern_test(&req) == 0);
 	assert_true(log_env_has(&t.scene.meet->ends[B].log,
 		"has not left a window of 1000 bytes that was closed"));
+	assert_int_equal(tern_window_new(t.scene.meet->ends[B].ctx, &t.room,
+				 TERN_WINDOW_READ, &t.window),
+		0);
+	target_fini(&t);
+}
+
+/* ---- MOVE: window_move.c ---- */
+
+/* A MOVE that the stranger may send. */
+static struct tern_header move_message(const struct target *t, unsigned char *capability)
+{
+	put_capability(t, capability);
+	return (struct tern_header){.type = TERN_MSG_WINDOW_MOVE,
+		.key = t->desc.id,
+		.bytes = 8,
+		.src = HANDLE,
+		.payload = capability};
+}
+
+/* Sends the MOVE, and the tensor that belongs to it. Returns the status of MOVED. */
+static int moved_status(struct target *t, const struct tern_header *move)
+{
+	const struct tern_header tensor = {.type = TERN_MSG_EAGER,
+		.channel = TERN_CHANNEL_WINDOWS,
+		.key = move->src,
+		.bytes = move->bytes,
+		.shape = tern_shape_1d(TERN_U8, move->bytes)};
+	unsigned before = t->heard_count;
+
+	stranger_says(&t->scene, move);
+	if (!(move->flags & TERN_FLAG_RECV))
+		stranger_says(&t->scene, &tensor);
+	SCENE_PUMP(&t->scene, t->heard_count > before);
+	assert_int_equal(t->heard.type, TERN_MSG_WINDOW_MOVED);
+	assert_int_equal(t->heard.dst, move->src);
+	assert_int_equal(t->scene.caller->arrival_count, 0);
+	return t->heard.status;
+}
+
+static void test_a_move_is_checked_by_the_owner(const struct instance *instance)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_req req = {0};
+	struct tern_header h;
+	struct target t;
+
+	for (unsigned access = 1; access <= 2; access++) {
+		unsigned flags = access == TERN_WINDOW_READ ? TERN_FLAG_RECV : 0;
+
+		target_init(&t, instance, access);
+		stranger_comes(&t.scene);
+		h = move_message(&t, capability);
+		h.flags = (uint16_t)(TERN_FLAG_RECV ^ flags);
+		assert_int_equal(moved_status(&t, &h), -EACCES);
+		h.flags = (uint16_t)flags;
+		h.step = ROOM_BYTES - 7;
+		assert_int_equal(moved_status(&t, &h), -ERANGE);
+		h.step = UINT64_MAX - 3;
+		assert_int_equal(moved_status(&t, &h), -ERANGE);
+		h.step = 0;
+		capability[15] ^= 0x80;
+		assert_int_equal(moved_status(&t, &h), -EACCES);
+		capability[15] ^= 0x80;
+		h.key++;
+		assert_int_equal(moved_status(&t, &h), -EACCES);
+		h.key = t.desc.id;
+		assert_true(buf_holds(&t.room, 1));
+		assert_int_equal(moved_status(&t, &h), 0);
+		assert_true(buf_holds(&t.room, 1) == (access == TERN_WINDOW_READ));
+		assert_int_equal(tern_window_close(t.window, &req, TERN_NEVER), 0);
+		assert_int_equal(tern_test(&req), 0); /* nobody has opened it */
+		buf_fill(&t.room, 1);
+		assert_int_equal(moved_status(&t, &h), -ESTALE);
+		scene_undisturbed(&t.scene, access);
+		assert_int_equal(tern_window_new(t.scene.meet->ends[B].ctx, &t.room,
+					 access, &t.window),
+			0);
+		target_fini(&t);
+	}
+}
+
+/* Tensors for parts that B does not have, or not any more, are not kept: no program could
+ * receive them. */
+static void test_a_half_without_a_move_is_dropped(const struct instance *instance)
+{
+	struct tern_header h = {.type = TERN_MSG_EAGER,
+		.channel = TERN_CHANNEL_WINDOWS,
+		.bytes = 8,
+		.shape = tern_shape_1d(TERN_U8, 8)};
+	struct tern_peer *peer;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_WRITE);
+	stranger_comes(&t.scene);
+	peer = t.scene.caller;
+	stranger_says(&t.scene, &h);
+	h.type = TERN_MSG_RTS;
+	h.src = 9;
+	if (tern_peer_caps(peer) & TERN_CAP_GET)
+		h.flags = TERN_FLAG_REGION;
+	stranger_says(&t.scene, &h);
+	SCENE_PUMP(&t.scene, peer->stream.rx_seq == t.scene.seq);
+	SCENE_PUMP(&t.scene, tern_list_empty(&peer->records)); /* ATS was sent */
+	assert_int_equal(peer->arrival_count, 0);
+	scene_undisturbed(&t.scene, 1);
+	target_fini(&t);
+}
+
+/* A program that says goodbye does not wait for bytes that the peer wants to move, and then
+ * neither sends nor reads. */
+static void test_a_goodbye_does_not_wait_for_moves_of_the_peer(
+	const struct instance *instance)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_window *window;
+	struct tern_req req = {0};
+	struct tern_header h;
+	struct tern_buf room;
+	struct target t;
+
+	for (unsigned get = 0; get < 2; get++) {
+		target_init(&t, instance, TERN_WINDOW_READ);
+		room = box_take(&t.box, SLAB, 1 << 20);
+		assert_int_equal(tern_window_new(t.scene.meet->ends[B].ctx, &room,
+					 TERN_WINDOW_READ | TERN_WINDOW_WRITE, &window),
+			0);
+		tern_window_describe(window, &t.desc);
+		stranger_comes(&t.scene);
+		h = move_message(&t, capability);
+		h.flags = get ? TERN_FLAG_RECV : 0;
+		h.bytes = room.bytes;
+		stranger_says(&t.scene, &h);
+		SCENE_PUMP(&t.scene, t.scene.caller->windows.served_count == 1);
+		tern_peer_close(t.scene.caller);
+		SCENE_PUMP(&t.scene, t.scene.fin_seq);
+		assert_int_equal(t.scene.caller->windows.served_count, 1);
+		tern_peer_free(t.scene.caller);
+		assert_int_equal(tern_window_close(window, &req, TERN_NEVER), 0);
+		SCENE_PUMP(&t.scene, tern_test(&req) == 0);
+		target_fini(&t);
+	}
+}
+
+static void test_who_moves_without_end_is_cut(const struct instance *instance)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_header h;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_READ | TERN_WINDOW_WRITE);
+	stranger_comes(&t.scene);
+	h = move_message(&t, capability);
+	for (unsigned n = 0; n < TERN_MOVES_MAX; n++)
+		stranger_says(&t.scene, &h);
+	SCENE_PUMP(&t.scene, t.scene.caller->windows.served_count == TERN_MOVES_MAX);
+	scene_undisturbed(&t.scene, 1);
+	scene_protocol_error(&t.scene, &h);
+	target_fini(&t);
+}
+
+static void test_a_closed_window_ends_although_a_peer_never_sends_its_bytes(
+	const struct instance *instance)
+{
+	unsigned char capability[TERN_CAPABILITY_BYTES];
+	struct tern_req req = {0};
+	struct tern_header h;
+	struct target t;
+
+	target_init(&t, instance, TERN_WINDOW_WRITE);
+	stranger_comes(&t.scene);
+	h = move_message(&t, capability);
+	stranger_says(&t.scene, &h);
+	SCENE_PUMP(&t.scene, t.scene.caller->windows.served_count == 1);
+	assert_int_equal(tern_window_close(t.window, &req, TERN_NS_PER_MS), 0);
+	assert_int_equal(tern_test(&req), -EINPROGRESS);
+	SCENE_PUMP(&t.scene, tern_test(&req) == 0);
+	assert_true(log_env_has(&t.scene.meet->ends[B].log,
+		"has not left a window of 1000 bytes that was closed"));
+	SCENE_PUMP(&t.scene, t.scene.down_count);
+	assert_int_equal(t.scene.down_status, -ETIMEDOUT);
 	assert_int_equal(tern_window_new(t.scene.meet->ends[B].ctx, &t.room,
 				 TERN_WINDOW_READ, &t.window),
 		0);
@@ -435,6 +627,12 @@ const struct conformance_test meet_window_strangers[] = {
 	CONFORMANCE(test_only_who_has_opened_a_window_may_use_it, NEEDS_SLEEP),
 	CONFORMANCE(test_who_asks_without_end_is_cut, NEEDS_SLEEP),
 	CONFORMANCE(test_a_closed_window_ends_although_a_peer_never_takes_its_bytes,
+		NEEDS_SLEEP),
+	CONFORMANCE(test_a_move_is_checked_by_the_owner, NEEDS_SLEEP),
+	CONFORMANCE(test_a_half_without_a_move_is_dropped, NEEDS_SLEEP),
+	CONFORMANCE(test_a_goodbye_does_not_wait_for_moves_of_the_peer, NEEDS_SLEEP),
+	CONFORMANCE(test_who_moves_without_end_is_cut, NEEDS_SLEEP),
+	CONFORMANCE(test_a_closed_window_ends_although_a_peer_never_sends_its_bytes,
 		NEEDS_SLEEP),
 	CONFORMANCE(test_a_peer_may_go_on_when_it_was_answered, NEEDS_SLEEP | NEEDS_PUT),
 	CONFORMANCE(test_the_end_of_a_window_reaches_a_handle_without_users, NEEDS_SLEEP),

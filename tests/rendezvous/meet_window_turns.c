@@ -103,7 +103,7 @@ static void test_a_window_that_cannot_be_exposed_waits_alone(
 	struct tern_buf from;
 	struct pane pane;
 
-	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	pane_init_host(&pane, instance, NULL, SLAB, WINDOW);
 	MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
 	from = pane_memory(&pane, A, SLAB, 1000);
 	assert_int_equal(tern_window_new(pane.meet->ends[B].ctx, &pane.room,
@@ -138,7 +138,53 @@ static void test_a_window_that_cannot_be_exposed_waits_alone(
 	pane_fini(&pane);
 }
 
+/* A list with pieces in GPU memory and others in host memory; two are of several parts, if
+ * memory of a GPU takes part. */
+static void test_a_list_may_have_memory_of_both_kinds(const struct instance *instance)
+{
+	enum { STRIDE = 9 << 20 };
+	struct memory_box host;
+	struct tern_piece pieces[4];
+	struct call put = {0}, get = {0};
+	struct pane pane;
+
+	pane_init(&pane, instance, NULL, SLAB, 4 * STRIDE);
+	box_init(&host, pane.meet->ends[A].domain);
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t bytes = i / 2 ? STRIDE - 7 : 100;
+
+		pieces[i] = (struct tern_piece){i % 2 ? pane_memory(&pane, A, USER, bytes)
+						      : box_take(&host, SLAB, bytes),
+			i * STRIDE};
+		buf_fill(&pieces[i].local, i);
+	}
+	call_init(&put, &pane.meet->ends[A]);
+	assert_int_equal(
+		call_started(&put, tern_put_list(pane.remote, &put.req, pieces, 4, NULL)),
+		0);
+	MEET_PUMP(pane.meet, call_over(&put));
+	assert_int_equal(put.req.status, 0);
+	assert_int_equal(put.req.bytes, 2 * (STRIDE - 7) + 200);
+	for (unsigned i = 0; i < 4; i++) {
+		struct tern_buf there = buf_part(
+			&pane.room, pieces[i].remote_offset, pieces[i].local.bytes);
+
+		assert_true(buf_holds(&there, i));
+		buf_fill(&pieces[i].local, 9);
+	}
+	call_init(&get, &pane.meet->ends[A]);
+	assert_int_equal(
+		call_started(&get, tern_get_list(pane.remote, &get.req, pieces, 4)), 0);
+	MEET_PUMP(pane.meet, call_over(&get));
+	assert_int_equal(get.req.status, 0);
+	for (unsigned i = 0; i < 4; i++)
+		assert_true(buf_holds(&pieces[i].local, i));
+	box_free(&host);
+	pane_fini(&pane);
+}
+
 const struct conformance_test meet_window_turns[] = {
+	CONFORMANCE(test_a_list_may_have_memory_of_both_kinds, NEEDS_NOTHING),
 	CONFORMANCE(test_what_has_not_started_is_cancelled_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_tensors_do_not_starve_windows, NEEDS_NOTHING),
 	CONFORMANCE(test_a_window_that_cannot_be_exposed_waits_alone, NEEDS_NOTHING),

@@ -25,6 +25,8 @@ bool scenario_gpu_storm(uint64_t seed, bool verbose, uint64_t *hash);
 /* Two peers that put into windows of each other (tern/window.h), get from them and notify,
  * with the disturbances of scenario_storm(), while windows are closed and made anew. */
 bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash);
+/* The same, with some of the memory in a simulated GPU. */
+bool scenario_gpu_windows(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* A receiver that takes tensors from any of several senders (tern_recv_any) beside receives
  * from one of them, while connections are cut and a sender is stalled or crashes. */

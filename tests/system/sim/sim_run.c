@@ -53,6 +53,7 @@ static const struct {
 	{"collectives", scenario_collectives, 50},
 #if TERN_HAVE_CUDA
 	{"gpu-storm", scenario_gpu_storm, 50},
+	{"gpu-windows", scenario_gpu_windows, 50},
 #endif
 };
 

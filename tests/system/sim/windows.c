@@ -9,6 +9,9 @@
  * notification carries the number of the last put before it: when it is handled, every
  * cell that was not put to since must have its contents, and each notification is handled
  * once. After the end of a window, its memory is filled with CANARY, and must stay so.
+ *
+ * In the scenario gpu-windows some of the memory is in a simulated GPU, which fails in some
+ * seeds.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -23,7 +26,9 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/util.h"
+#include "tern-config.h"
 #include "tests/harness/pattern.h"
+#include "tests/system/storm/gpu.h"
 #include "transport/context.h"
 #include "transport/sim/sim.h"
 
@@ -49,6 +54,7 @@ struct ask {
 	unsigned end;
 	enum kind kind;
 	struct tern_req req;
+	struct tern_pool *pool; /* of `buf` */
 	struct tern_buf buf;
 	struct tern_piece pieces[3];
 	unsigned piece_count;
@@ -70,6 +76,7 @@ struct end {
 	struct tern_sim_process *process;
 	struct tern_context *ctx;
 	struct tern_pool *pool;
+	struct tern_pool *other; /* of the other kind; without a GPU: NULL */
 	struct tern_peer *peer;
 	struct tern_listener *listener, *listener_b;
 	struct world *world;
@@ -95,10 +102,11 @@ struct end {
 
 struct world {
 	struct tern_sim *sim;
+	const struct storm_memory *memory; /* of a simulated GPU; NULL: none */
 	struct end ends[2];
 	uint64_t next_step_ns, calm_ns;
 	unsigned cut_permille, stall_permille, crash_permille, break_permille;
-	unsigned cancel_permille, close_permille;
+	unsigned cancel_permille, close_permille, gpu_fail_permille;
 	bool crashed, broken;
 	bool returns; /* connections can be restored */
 	char error[200];
@@ -124,19 +132,62 @@ static struct end *other(struct end *e)
 
 /* ---- contents ---- */
 
-static void fill(const struct tern_buf *buf, uint64_t serial)
+static bool is_on_gpu(const struct tern_buf *buf)
 {
-	pattern_fill(tern_buf_ptr(buf), buf->bytes, serial, 0);
+	return buf->bytes && tern_mem_kind(buf->mem) == TERN_MEM_CUDA;
+}
+
+/* The bytes of a buffer: in place, or a copy of those in the GPU. */
+static uint8_t *bytes_of(const struct world *w, const struct tern_buf *buf)
+{
+	static uint8_t copy[ROOM_BYTES];
+
+	if (!is_on_gpu(buf))
+		return tern_buf_ptr(buf);
+	w->memory->read(copy, tern_buf_cuda_address(buf), buf->bytes);
+	return copy;
+}
+
+/* Puts back what was written into bytes_of(). */
+static void put_back(
+	const struct world *w, const struct tern_buf *buf, const uint8_t *bytes)
+{
+	if (is_on_gpu(buf))
+		w->memory->write(tern_buf_cuda_address(buf), bytes, buf->bytes);
+}
+
+static void fill(const struct world *w, const struct tern_buf *buf, uint64_t serial)
+{
+	uint8_t *bytes = bytes_of(w, buf);
+
+	pattern_fill(bytes, buf->bytes, serial, 0);
+	put_back(w, buf, bytes);
+}
+
+static void fill_byte(const struct world *w, const struct tern_buf *buf, uint8_t byte)
+{
+	uint8_t *bytes = bytes_of(w, buf);
+
+	if (buf->bytes)
+		memset(bytes, byte, buf->bytes);
+	put_back(w, buf, bytes);
+}
+
+static bool holds_byte(const struct world *w, const struct tern_buf *buf, uint8_t byte)
+{
+	return pattern_is_one_byte(bytes_of(w, buf), buf->bytes, byte);
 }
 
 /* True if a cell in the memory of the other end's window has its contents. */
 static bool is_right(struct end *e, uint32_t cell)
 {
 	const struct cell *c = &e->cells[cell];
-	const uint8_t *room = tern_buf_ptr(&other(e)->room);
+	struct tern_buf there = other(e)->room;
 
+	there.offset += (uint64_t)cell * CELL_BYTES;
+	there.bytes = c->bytes;
 	return !c->serial || c->unknown ||
-	       pattern_holds(room + (uint64_t)cell * CELL_BYTES, c->bytes, c->serial, 0);
+	       pattern_holds(bytes_of(e->world, &there), c->bytes, c->serial, 0);
 }
 
 /* ---- windows ---- */
@@ -145,7 +196,7 @@ static void make_window(struct end *e)
 {
 	struct end *o = other(e);
 
-	memset(tern_buf_ptr(&e->room), 0, ROOM_BYTES);
+	fill_byte(e->world, &e->room, 0);
 	if (tern_window_new(e->ctx, &e->room, TERN_WINDOW_READ | TERN_WINDOW_WRITE,
 		    &e->window) < 0)
 		tern_never("a window");
@@ -159,7 +210,7 @@ static void make_window(struct end *e)
 
 static bool room_is_untouched(const struct end *e)
 {
-	return pattern_is_one_byte(tern_buf_ptr(&e->room), ROOM_BYTES, CANARY);
+	return holds_byte(e->world, &e->room, CANARY);
 }
 
 static void closed(struct end *e)
@@ -167,7 +218,7 @@ static void closed(struct end *e)
 	if (e->close.req.status)
 		fail(e->world, "the end of a window has status %d", e->close.req.status);
 	e->window = NULL;
-	memset(tern_buf_ptr(&e->room), CANARY, ROOM_BYTES);
+	fill_byte(e->world, &e->room, CANARY);
 }
 
 /* When the window has ended, and no request of the other end refers to it any more, a new
@@ -196,6 +247,7 @@ static void check_status(const struct ask *a)
 	int status = a->req.status;
 	bool may = status == 0 || e->down || a->world->crashed ||
 		   (status == -ECANCELED && a->cancelled) ||
+		   (status < 0 && a->world->gpu_fail_permille && a->kind != NOTIFY) ||
 		   (status == -ESTALE && a->kind != NOTIFY && a->world->close_permille) ||
 		   /* The event DOWN comes after the end of the requests. */
 		   (status < 0 && status != -ESTALE && status != -ECANCELED &&
@@ -210,7 +262,7 @@ static void check_get(struct ask *a, struct cell *c)
 	struct end *e = &a->world->ends[a->end];
 
 	if (a->req.status == 0 && c->serial && !other(e)->closing &&
-		!pattern_holds(tern_buf_ptr(&a->buf), c->bytes, c->serial, 0))
+		!pattern_holds(bytes_of(a->world, &a->buf), c->bytes, c->serial, 0))
 		fail(a->world, "a get of cell %u has not got put %llu", a->cell,
 			(unsigned long long)c->serial);
 }
@@ -243,7 +295,7 @@ static void on_done(struct tern_req *req)
 	}
 	if (a->noted && req->status == 0 && !other(e)->heard[a->saying.number])
 		fail(a->world, "a notification has ended and was not handled");
-	memset(tern_buf_ptr(&a->buf), CANARY, a->buf.bytes);
+	fill_byte(a->world, &a->buf, CANARY);
 }
 
 /* A notification of end `e` is handled at the other end. */
@@ -332,7 +384,7 @@ static int post_put(struct end *e, struct ask *a)
 	const struct tern_note *behind = NULL;
 
 	*c = (struct cell){.serial = a->serial, .bytes = a->buf.bytes, .busy = true};
-	fill(&a->buf, a->serial);
+	fill(e->world, &a->buf, a->serial);
 	if (tern_rng_below(rng(e), 3) == 0)
 		behind = make_note(e, a, a->cell, &note);
 	return a->kind == PUT_LIST ? put_list(e, a, behind)
@@ -382,7 +434,8 @@ static void ask(struct end *e)
 	a->req.arg = a;
 	if (a->kind != NOTIFY && (c->busy || (a->kind == GET ? c->unknown : c->readers)))
 		return;
-	if (tern_pool_get(e->pool, a->kind == GET ? c->bytes : random_bytes(e), &a->buf) <
+	a->pool = e->other && tern_rng_below(rng(e), 2) ? e->other : e->pool;
+	if (tern_pool_get(a->pool, a->kind == GET ? c->bytes : random_bytes(e), &a->buf) <
 		0)
 		return;
 	e->asked++;
@@ -409,13 +462,16 @@ static void cancel_one(struct end *e)
 
 static void close_window(struct end *e)
 {
+	bool may_end = e->world->stall_permille; /* the session, by other causes */
 	uint64_t timeout_ns = TERN_NEVER;
 
 	if (e->closing || e->down)
 		return;
 	/* A short time is over while the other end still has requests under way. On a
-	 * fabric whose connections do not return it would end the session. */
-	if (e->world->returns && tern_rng_below(rng(e), 2))
+	 * fabric whose connections do not return, and with GPU memory, that would end the
+	 * session. */
+	if ((may_end || (e->world->returns && !e->world->memory)) &&
+		tern_rng_below(rng(e), 2))
 		timeout_ns = 1 + tern_rng_below(rng(e), 400 * TERN_NS_PER_US);
 	e->closing = true;
 	e->close = (struct ask){.world = e->world,
@@ -458,7 +514,11 @@ static void on_accept(struct tern_peer *peer, void *arg)
 
 static void make_end(struct world *w, struct end *e, const char *name, uint64_t seed)
 {
-	struct tern_pool_opts pool = {.slab_bytes = 2u << 20, .max_bytes = 4u << 20};
+	bool on_gpu = w->memory && (seed % 3 + 1) & (e == &w->ends[0] ? 1 : 2);
+	struct tern_pool_opts pool = {.slab_bytes = 2u << 20,
+		.max_bytes = 4u << 20,
+		.kind = on_gpu ? TERN_MEM_CUDA : TERN_MEM_HOST};
+	struct tern_pool_opts other_kind = pool;
 	struct tern_context_opts opts = {.eager_bytes = 512,
 		.reconnect_ns = 100 * TERN_NS_PER_MS,
 		.connect_ns = TERN_NS_PER_S,
@@ -468,7 +528,10 @@ static void make_end(struct world *w, struct end *e, const char *name, uint64_t 
 
 	e->world = w;
 	e->process = tern_sim_process_new(w->sim, name);
+	other_kind.kind = on_gpu ? TERN_MEM_HOST : TERN_MEM_CUDA;
 	if (tern_pool_new(tern_sim_domain(e->process), &pool, &e->pool) < 0 ||
+		(w->memory && tern_pool_new(tern_sim_domain(e->process), &other_kind,
+				      &e->other) < 0) ||
 		tern_pool_get(e->pool, ROOM_BYTES, &e->room) < 0 ||
 		tern_context_new_in(tern_sim_domain(e->process), &opts,
 			tern_sim_env(e->process), &e->ctx) < 0)
@@ -548,6 +611,8 @@ static void step(struct world *w)
 		if (tern_sim_dice(w->sim, w->close_permille))
 			close_window(e);
 	}
+	if (tern_sim_dice(w->sim, w->gpu_fail_permille))
+		w->memory->refuse((unsigned)tern_rng_below(tern_sim_rng(w->sim), 64));
 	disturb(w);
 }
 
@@ -626,21 +691,22 @@ static void take_down(struct world *w)
 		struct end *e = &w->ends[i];
 
 		for (unsigned j = 0; j < e->asked; j++) {
-			const uint8_t *p = tern_buf_ptr(&e->asks[j].buf);
+			struct ask *a = &e->asks[j];
 
-			for (uint64_t b = 0; e->asks[j].ended && b < e->asks[j].buf.bytes;
-				b++)
-				if (p[b] != CANARY)
-					fail(w, "a buffer was touched after its end");
-			tern_pool_put(e->pool, &e->asks[j].buf);
+			if (a->ended && !holds_byte(w, &a->buf, CANARY))
+				fail(w, "a buffer was touched after its end");
+			tern_pool_put(a->pool, &a->buf);
 		}
 		tern_pool_put(e->pool, &e->room);
 		tern_pool_free(e->pool);
+		tern_pool_free(e->other);
 		tern_sim_process_free(e->process);
 	}
 }
 
-bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
+/* memory: of a simulated GPU, whose driver is cuda_api; NULL: there is none. */
+static bool scenario(uint64_t seed, bool verbose, uint64_t *hash,
+	const struct storm_memory *memory, const void *cuda_api)
 {
 	const uint32_t kinds[] = {TERN_CAP_PUT, TERN_CAP_PUT | TERN_CAP_GET,
 		TERN_CAP_GET | TERN_CAP_PEEK | TERN_CAP_BOUND |
@@ -659,16 +725,19 @@ bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
 		.chunk_bytes = 1500,
 		.eager_bytes = 512,
 		.bulk_bytes = seed % 5 < 2 ? 3000 : 0,
+		.cuda_api = cuda_api,
 		.log = verbose ? print_line : NULL};
 	struct world *w = calloc(1, sizeof(*w));
 
 	tern_assert(w);
+	w->memory = memory;
 	w->cut_permille = seed % 2 ? 15 : 0;
 	w->stall_permille = seed % 11 == 3 ? 20 : 0;
 	w->crash_permille = seed % 13 == 4 ? 10 : 0;
 	w->break_permille = two && seed / 12 % 2 ? 10 : 0;
 	w->cancel_permille = seed % 5 == 1 ? 200 : 0;
 	w->close_permille = seed % 3 == 1 ? 20 : 0;
+	w->gpu_fail_permille = memory && seed % 5 == 4 ? 100 : 0;
 	w->returns = two;
 	w->sim = tern_sim_new(&opts);
 	good = bring_up(w, seed, two) && run(w);
@@ -683,3 +752,19 @@ bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
 	free(w);
 	return good;
 }
+
+bool scenario_windows(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	return scenario(seed, verbose, hash, NULL, NULL);
+}
+
+#if TERN_HAVE_CUDA
+bool scenario_gpu_windows(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	const struct storm_memory *memory = storm_gpu_open(seed, false);
+	bool good = scenario(seed, verbose, hash, memory, storm_gpu_api());
+
+	storm_gpu_close();
+	return good;
+}
+#endif
