@@ -71,7 +71,9 @@ int engine_disconnect(struct engine *e, const char *agent);
 
 /* ---- memory.c ---- */
 
-int memory_register(struct engine *e, void *base, size_t bytes, struct memory **out);
+/* gpu: `base` is the address of memory of a CUDA device. */
+int memory_register(
+	struct engine *e, bool gpu, uintptr_t base, size_t bytes, struct memory **out);
 /* Waits until nobody accesses the memory any more. */
 int memory_deregister(struct engine *e, struct memory *m);
 /* A text by which other agents can load the memory. */
@@ -90,9 +92,11 @@ struct span {
 	struct target *target; /* NULL: remote_address is of this process */
 	uintptr_t remote_address;
 	size_t bytes;
+	bool gpu; /* one of the addresses, or both, are of a GPU */
 };
 
-/* `agent`: NULL for transfers within the agent. The spans are copied. */
+/* `agent`: NULL for transfers within the agent, which take host memory only. The spans are
+ * copied. */
 int request_new(struct engine *e, const char *agent, bool write, const struct span *spans,
 	size_t count, struct request **out);
 /* Starts the transfer. With `note`, a notification of `note_bytes` bytes follows. */

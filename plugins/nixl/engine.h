@@ -64,7 +64,7 @@ struct agent {
 struct memory {
 	struct tern_mem *mem;
 	struct tern_window *window;
-	char *base;
+	uintptr_t base;
 	size_t bytes;
 	struct tern_req closed; /* the request that closes the window */
 	char text[17 + 2 * sizeof(struct tern_window_desc) + 8];

@@ -17,16 +17,18 @@ static void write_text(struct memory *m)
 {
 	struct tern_window_desc desc;
 	const unsigned char *bytes = (const unsigned char *)&desc;
-	int n = sprintf(m->text, TEXT_WORD " %016" PRIxPTR " ", (uintptr_t)m->base);
+	int n = sprintf(m->text, TEXT_WORD " %016" PRIxPTR " ", m->base);
 
 	tern_window_describe(m->window, &desc);
 	for (size_t i = 0; i < sizeof(desc); i++)
 		n += sprintf(m->text + n, "%02x", bytes[i]);
 }
 
-int memory_register(struct engine *e, void *base, size_t bytes, struct memory **out)
+int memory_register(
+	struct engine *e, bool gpu, uintptr_t base, size_t bytes, struct memory **out)
 {
 	struct tern_context *ctx = tern_shared_context(e->shared);
+	struct tern_domain *domain = tern_context_domain(ctx);
 	struct memory *m = calloc(1, sizeof(*m));
 	int r;
 
@@ -37,7 +39,8 @@ int memory_register(struct engine *e, void *base, size_t bytes, struct memory **
 	}
 	m->base = base;
 	m->bytes = bytes;
-	r = tern_mem_wrap(tern_context_domain(ctx), base, bytes, &m->mem);
+	r = gpu ? tern_mem_wrap_cuda(domain, base, bytes, &m->mem)
+		: tern_mem_wrap(domain, (void *)base, bytes, &m->mem);
 	if (r == 0)
 		r = tern_window_new(ctx,
 			&(struct tern_buf){.mem = m->mem, .bytes = bytes},
@@ -52,9 +55,11 @@ int memory_register(struct engine *e, void *base, size_t bytes, struct memory **
 		return RESULT_OK;
 	}
 	free(m);
-	nixl_warn("agent %s: cannot register %zu bytes at %p: %s", e->name, bytes, base,
-		tern_status_text(r));
-	return r == -EINVAL || r == -EFAULT ? RESULT_INVALID : RESULT_BACKEND;
+	nixl_warn("agent %s: cannot register %zu bytes at %#" PRIxPTR "%s: %s", e->name,
+		bytes, base, gpu ? " of a GPU" : "", tern_status_text(r));
+	return r == -EINVAL || r == -EFAULT || r == -ENODEV || r == -ENOSYS
+		       ? RESULT_INVALID
+		       : RESULT_BACKEND;
 }
 
 int memory_deregister(struct engine *e, struct memory *m)
@@ -69,8 +74,8 @@ int memory_deregister(struct engine *e, struct memory *m)
 	if (r == 0)
 		r = tern_shared_wait(e->shared, &m->closed, TERN_NEVER);
 	if (r < 0) { /* the engine may still use the memory */
-		nixl_warn("agent %s: cannot deregister %zu bytes at %p: %s", e->name,
-			m->bytes, (void *)m->base, tern_status_text(r));
+		nixl_warn("agent %s: cannot deregister %zu bytes at %#" PRIxPTR ": %s",
+			e->name, m->bytes, m->base, tern_status_text(r));
 		return RESULT_BACKEND;
 	}
 	tern_shared_lock(e->shared);

@@ -42,6 +42,11 @@ Metadata *metadata_of(nixlBackendMD *md)
 	return static_cast<Metadata *>(md);
 }
 
+bool is_memory(nixl_mem_t kind)
+{
+	return kind == DRAM_SEG || kind == VRAM_SEG;
+}
+
 request *request_of(nixlBackendReqH *handle)
 {
 	return static_cast<Handle *>(handle)->request;
@@ -85,17 +90,16 @@ class Engine final : public nixlBackendEngine
 
 	nixl_mem_list_t getSupportedMems() const override
 	{
-		return {DRAM_SEG};
+		return {DRAM_SEG, VRAM_SEG};
 	}
 
 	nixl_status_t registerMem(const nixlBlobDesc &mem, const nixl_mem_t &kind,
 		nixlBackendMD *&out) override
 	{
 		auto md = new Metadata(true);
-		int r = kind == DRAM_SEG ? memory_register(engine,
-						   reinterpret_cast<void *>(mem.addr),
-						   mem.len, &md->memory)
-					 : RESULT_INVALID;
+		int r = is_memory(kind) ? memory_register(engine, kind == VRAM_SEG,
+						  mem.addr, mem.len, &md->memory)
+					: RESULT_INVALID;
 
 		out = md;
 		if (r != RESULT_OK) {
@@ -137,6 +141,7 @@ class Engine final : public nixlBackendEngine
 		nixlBackendReqH *&handle, const nixl_opt_b_args_t *) const override
 	{
 		bool self = agent == localAgent;
+		bool gpu = local.getType() == VRAM_SEG || remote.getType() == VRAM_SEG;
 
 		handle = nullptr;
 		if (local.size() != remote.size())
@@ -150,7 +155,7 @@ class Engine final : public nixlBackendEngine
 				self != !to->target || local[i].len != remote[i].len)
 				return NIXL_ERR_INVALID_PARAM;
 			spans[i] = {from->memory, local[i].addr, to->target,
-				remote[i].addr, local[i].len};
+				remote[i].addr, local[i].len, gpu};
 		}
 		auto made = new Handle;
 		int r = request_new(engine, self ? nullptr : agent.c_str(),
@@ -213,9 +218,9 @@ class Engine final : public nixlBackendEngine
 		const std::string &agent, nixlBackendMD *&out) override
 	{
 		auto md = new Metadata(false);
-		int r = kind == DRAM_SEG ? target_load(engine, agent.c_str(),
-						   from.metaInfo.c_str(), &md->target)
-					 : RESULT_INVALID;
+		int r = is_memory(kind) ? target_load(engine, agent.c_str(),
+						  from.metaInfo.c_str(), &md->target)
+					: RESULT_INVALID;
 
 		out = md;
 		if (r != RESULT_OK) {
@@ -277,7 +282,7 @@ nixl_b_params_t options()
 
 nixl_mem_list_t kinds_of_memory()
 {
-	return {DRAM_SEG};
+	return {DRAM_SEG, VRAM_SEG};
 }
 
 } // namespace

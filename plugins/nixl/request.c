@@ -95,7 +95,7 @@ static int find_group(struct request *r, struct target *t, size_t *hint)
 
 static bool is_inside(const struct span *s)
 {
-	uintptr_t base = (uintptr_t)s->local->base;
+	uintptr_t base = s->local->base;
 
 	return s->local_address >= base && s->local_address - base <= s->local->bytes &&
 	       s->bytes <= s->local->bytes - (s->local_address - base) &&
@@ -134,7 +134,7 @@ static int add_spans(struct request *r, const struct span *spans, size_t count)
 		g = &r->groups[hint];
 		r->pieces[g->first + g->count++] = (struct tern_piece){
 			.local = {.mem = s->local->mem,
-				.offset = s->local_address - (uintptr_t)s->local->base,
+				.offset = s->local_address - s->local->base,
 				.bytes = s->bytes},
 			.remote_offset = s->remote_address - s->target->base};
 	}
@@ -153,6 +153,18 @@ static int copy_spans(struct request *r, const struct span *spans, size_t count)
 	return 0;
 }
 
+static int fill_local(struct request *r, const struct span *spans, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (spans[i].gpu) {
+			nixl_warn("agent %s: a transfer within the agent has memory of a "
+				  "GPU: only host memory is copied so",
+				r->engine->name);
+			return RESULT_INVALID;
+		}
+	return copy_spans(r, spans, count) < 0 ? RESULT_BACKEND : RESULT_OK;
+}
+
 /* The context is locked. */
 static int fill(
 	struct request *r, const char *name, const struct span *spans, size_t count)
@@ -160,7 +172,7 @@ static int fill(
 	int status;
 
 	if (!name)
-		return copy_spans(r, spans, count) < 0 ? RESULT_BACKEND : RESULT_OK;
+		return fill_local(r, spans, count);
 	r->agent = agent_find(r->engine, name);
 	if (!r->agent) {
 		nixl_warn("agent %s: agent %s is unknown: load its metadata first",

@@ -38,11 +38,12 @@ const char *nixl_open(const char *path, void **plugin)
 		return "the plug-in lacks a function";
 	auto found = init();
 	*plugin = found;
-	if (found && (found->api_version != NIXL_PLUGIN_API_VERSION ||
-			     std::string(found->get_plugin_name()) != "TERN" ||
-			     !*found->get_plugin_version() ||
-			     !found->get_backend_options().empty() ||
-			     found->get_backend_mems() != nixl_mem_list_t{DRAM_SEG}))
+	if (found &&
+		(found->api_version != NIXL_PLUGIN_API_VERSION ||
+			std::string(found->get_plugin_name()) != "TERN" ||
+			!*found->get_plugin_version() ||
+			!found->get_backend_options().empty() ||
+			found->get_backend_mems() != nixl_mem_list_t{DRAM_SEG, VRAM_SEG}))
 		return "the plug-in describes itself wrongly";
 	return nullptr;
 }
