@@ -39,7 +39,8 @@ class Base:
         # Pairs (folder of this tree, the same folder of the base), the longer paths first.
         self.places = ((Path(tern_build), self.tree / "build"),
                        (install.BUILD, self.tree / "build-bench"), (top, self.tree))
-        self.shared = (install.VENV, install.TORCH.folder, install.UCX_RELEASE, install.BUILD / "two.svm")
+        self.shared = (install.VENV, install.TORCH.folder, install.NCCL.folder, install.UCX_RELEASE,
+                       install.BUILD / "two.svm")
 
     def title(self):
         return output(["git", "-C", str(self.top), "log", "-1", "--format=%h, %s", self.commit])

@@ -285,7 +285,8 @@ def base_of(options):
 
 
 # Large packages, and the questions for which they are installed.
-EXTRAS = {"torch": {"train", "allreduce"}, "nixl-cu12": {"transfers"}, "mooncake": {"transfers"}}
+EXTRAS = {"torch": {"train", "allreduce"}, "nixl-cu12": {"transfers"}, "mooncake": {"transfers"},
+          "nccl": {"nccl"}}
 
 
 def prepare(options, base):

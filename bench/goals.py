@@ -321,8 +321,21 @@ def one_sided():
     return rows
 
 
+def nccl():
+    """Tern's plug-in beside NCCL's own sockets. No goal over shared memory, where NCCL has a transport of its own."""
+    rows = []
+    for fabric, time, rate in (("tcp", "<=", ">="), ("shm", "", "")):
+        ours, limit = f"tern.{fabric}", 1.0 if time else None
+        what, against, peers = f"{fabric}, NCCL", "NCCL's sockets", ["nccl.socket*"]
+        rows += [lat(f"{what}, 8 B, both polling, round trip", ours, 8, against, peers, time, limit, question="nccl",
+                     group="plug-ins"),
+                 Goal(f"{what}, 4 MiB, 8 in flight, both polling, rate", "nccl", ours, f"{4 * M}x8", "gb_per_s",
+                      against, peers, rate, limit, smaller=False, group="plug-ins", unit="GB/s")]
+    return rows
+
+
 GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training(),
-         *allreduces(), *one_sided()]
+         *allreduces(), *one_sided(), *nccl()]
 
 
 # ---- figures from the results ----

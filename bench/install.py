@@ -24,7 +24,7 @@ TORCH_WHEEL = "torch==2.15.0"
 # In this PyTorch a backend of torch.distributed is a whole process group, as in Debian's, but with the newer interface.
 TORCH_2_11_WHEEL = "torch==2.11.0"
 JAX_WHEEL = "jax==0.10.2"
-# tests/plugins/nccl_real.py knows the memory layout of this version.
+# tests/plugins/nccl_real.py knows the memory layout of this version, and bench/nccl.py the version of its interface.
 NCCL_WHEEL = "nvidia-nccl-cu12==2.28.9"
 MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 NIXL_WHEELS = {"nixl-cu12": "1.5.1", "nixl-cu13": "1.5.1", "nixl": "1.5.1"}
@@ -256,7 +256,8 @@ def build(tern_build, grpc_release, say, top=TOP):
 
 # Packages for some questions of the bench: name -> (function that tells whether it is there, function that installs it).
 EXTRAS = {"torch": (has_torch, TORCH.install), "nixl-cu12": (lambda: NIXL.has(NIXL.wheel), nixl),
-          "mooncake": (lambda: NIXL.has(MOONCAKE_WHEEL), mooncake)}
+          "mooncake": (lambda: NIXL.has(MOONCAKE_WHEEL), mooncake),
+          "nccl": (lambda: NCCL.has(NCCL.wheel), NCCL.install)}
 
 
 def peers(in_python, may_install, extras=(), say=lambda text: print(text, file=sys.stderr)):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls a network plug-in of NCCL as NCCL does, in any version of the interface, so that tests
- * and benchmarks are written once. */
+ * are written once. */
 #ifndef TERN_TESTS_PLUGINS_NCCL_DRIVER_H
 #define TERN_TESTS_PLUGINS_NCCL_DRIVER_H
 

@@ -34,7 +34,7 @@ MAY_INCLUDE = {
     "plugins": set(),
     "python": set(),
     "tools": {"base", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
-    "bench": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host"},
+    "bench": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "plugins"},
     "docs": set(),
     "tests": {"base", "group", "kernels", "transport", "rendezvous", "ps", "server", "client", "host", "plugins",
               "tools"},
