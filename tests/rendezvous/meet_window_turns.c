@@ -183,7 +183,45 @@ static void test_a_list_may_have_memory_of_both_kinds(const struct instance *ins
 	pane_fini(&pane);
 }
 
+/* Puts of GPU memory, which the owner's program must take part in, do not hold up one of
+ * host memory. */
+static void test_puts_of_a_gpu_hold_up_no_others(const struct instance *instance)
+{
+	enum { COUNT = TERN_MOVES_MAX + 2 };
+	struct call calls[COUNT] = {0}, put = {0};
+	const struct tern_wreq *x = tern_wreq_of(&put.req);
+	const struct tern_peer_windows *w;
+	struct tern_buf from, own;
+	struct memory_box host;
+	struct pane pane;
+
+	pane_init(&pane, instance, NULL, SLAB, WINDOW);
+	if (!pane.boxes[A].gpu || pane.boxes[B].gpu) {
+		pane_fini(&pane);
+		print_message("skipped: only A's memory is to be in a GPU\n");
+		skip();
+	}
+	box_init(&host, pane.meet->ends[A].domain);
+	w = &pane.meet->ends[A].peer->windows;
+	from = pane_memory(&pane, A, SLAB, 1000);
+	own = box_take(&host, SLAB, 8);
+	buf_fill(&own, 5);
+	MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
+	pane.meet->ends[B].asleep = true;
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(call_put(&calls[i], &pane, &from, 0, NULL), 0);
+	assert_int_equal(call_put(&put, &pane, &own, 2000, NULL), 0);
+	MEET_PUMP(pane.meet,
+		w->move_count == TERN_MOVES_MAX && (call_over(&put) || x->parts_out));
+	pane.meet->ends[B].asleep = false;
+	MEET_PUMP(pane.meet, call_over(&put) && calls_over(calls, COUNT));
+	assert_int_equal(put.req.status, 0);
+	box_free(&host);
+	pane_fini(&pane);
+}
+
 const struct conformance_test meet_window_turns[] = {
+	CONFORMANCE(test_puts_of_a_gpu_hold_up_no_others, NEEDS_NOTHING),
 	CONFORMANCE(test_a_list_may_have_memory_of_both_kinds, NEEDS_NOTHING),
 	CONFORMANCE(test_what_has_not_started_is_cancelled_at_once, NEEDS_NOTHING),
 	CONFORMANCE(test_tensors_do_not_starve_windows, NEEDS_NOTHING),
