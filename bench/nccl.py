@@ -28,7 +28,9 @@ ABOUT = ("Two processes of one host call a network transport of NCCL as NCCL's p
          "rows have threads that move large messages (NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD), of which NCCL's "
          "documents name 4 with 4 connections each for networks of 100 Gb/s. Sockets with threads are not pinned, "
          "since the threads would share a core with the one that asks. With auto, Tern's plug-in takes shared memory "
-         "on one host, where NCCL itself would use no network transport. Processor time is that of both processes "
+         "on one host, where NCCL itself would use no network transport. NCCL gives a network up to 512 KiB at a time "
+         "(its buffer of 4 MiB has 8 steps), and uses two or more connections: messages of 4 MiB on one connection "
+         "compare the transports, and are not what NCCL does. Processor time is that of both processes "
          "with all their threads.")
 # (key, title, environment). Which number of threads is the best one depends on the number of cores.
 SOCKETS = [("nccl.socket", "NCCL's sockets", {}),
