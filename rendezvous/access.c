@@ -444,22 +444,19 @@ static int step(struct tern_wreq *x)
  * that wait for moves hold up no others. */
 static int pump_active(struct tern_peer *peer)
 {
-	struct tern_list aside, *active = &peer->windows.active, *n;
+	struct tern_list *n;
 	int r = 0;
 
-	tern_list_init(&aside);
-	while (r == 0 && (n = tern_list_pop(active))) {
+	while (r == 0 && (n = tern_list_pop(&peer->windows.active))) {
 		struct tern_wreq *x = tern_list_entry(n, struct tern_wreq, queue);
 
 		if (waits_for_moves(x))
-			tern_list_push(&aside, n);
+			tern_list_push(&peer->windows.behind_moves, n);
 		else
 			r = step(x);
 		if (r < 0)
-			tern_list_push_front(active, n);
+			tern_list_push_front(&peer->windows.active, n);
 	}
-	tern_list_splice(&aside, active);
-	tern_list_splice(active, &aside);
 	return r;
 }
 

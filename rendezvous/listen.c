@@ -140,6 +140,15 @@ static void let_go(struct tern_rdv *rdv)
 		let_go_of(&tern_list_entry(n, struct tern_peer, node)->held);
 }
 
+static unsigned sends_of(const struct tern_peer *peer)
+{
+	unsigned count = 0;
+
+	tern_list_for_each (n, &peer->xfers)
+		count += tern_list_entry(n, struct tern_xfer, all)->is_send;
+	return count;
+}
+
 /* Logs once, after a second, which peers tern_context_free() waits for: a peer may read
  * our memory in place without a time limit. */
 static void say_who_reads(struct tern_rdv *rdv)
@@ -150,13 +159,14 @@ static void say_who_reads(struct tern_rdv *rdv)
 	rdv->said_who_reads = true;
 	tern_list_for_each (n, &rdv->peers) {
 		const struct tern_peer *peer = tern_list_entry(n, struct tern_peer, node);
+		unsigned count = sends_of(peer);
 
-		if (peer->send_count)
+		if (count)
 			tern_log(rdv->ctx->env, TERN_LOG_WARN,
 				"%s: tern_context_free waits until the peer releases "
 				"the tensors that it reads in place (%u), or its "
 				"process ends",
-				peer->name, peer->send_count);
+				peer->name, count);
 	}
 }
 

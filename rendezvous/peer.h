@@ -307,6 +307,8 @@ struct tern_peer_windows {
 	struct tern_list moves;       /* of our requests */
 	struct tern_list served;      /* of the peer's requests */
 	struct tern_list spare_moves; /* memory for the next ones */
+	/* Requests that wait until fewer than TERN_MOVES_MAX of ours are under way. */
+	struct tern_list behind_moves;
 	uint32_t move_count, served_count;
 	uint32_t last_move; /* id of our last part */
 };

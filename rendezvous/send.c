@@ -90,6 +90,7 @@ static void claim(struct tern_xfer *x, struct tern_record *record)
 	tern_match_add(&peer->match, &x->node, TERN_MATCH_CLAIM);
 	tern_list_remove(&x->queue);
 	x->starving = false;
+	x->announced = true;
 	unexpose(x);
 	tern_xfer_write_into(x, record->src);
 	x->region = record->region;
@@ -289,6 +290,7 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 		r = say(x);
 		if (r == 0)
 			x->wanted = 0;
+		x->announced = r == 0;
 		return r < 0 ? -EAGAIN : 0;
 	}
 	if (!tern_peer_credit(peer, 0))
@@ -299,6 +301,7 @@ static int say_first(struct tern_xfer *x, int (*say)(struct tern_xfer *x))
 		if (r < 0)
 			unremember_sent(peer);
 	}
+	x->announced = r == 0;
 	if (r == 0)
 		return 0;
 	peer->stream.credit_tx.used--; /* give the credit back */

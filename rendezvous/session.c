@@ -537,15 +537,17 @@ static bool sends_left(const struct tern_peer *peer)
 }
 
 /* Ends the receives that no send will match, since the peer has sent its goodbye (FIN). A
- * receive that is posted later ends at once, unless its message has arrived already. */
+ * receive that is posted later ends at once, unless its message has arrived already. Those
+ * of window_move.c have a send, for which the goodbye does not wait. */
 static void end_receives(struct tern_peer *peer)
 {
 	peer->receives_over = true;
 	tern_list_for_each_safe (n, &peer->xfers) {
 		struct tern_xfer *x = tern_list_entry(n, struct tern_xfer, all);
 
-		if (!x->is_send && (x->state == TERN_XFER_POSTED ||
-					   x->state == TERN_XFER_ADVERTISED))
+		if (!x->is_send && x->channel->number != TERN_CHANNEL_WINDOWS &&
+			(x->state == TERN_XFER_POSTED ||
+				x->state == TERN_XFER_ADVERTISED))
 			tern_xfer_end(x, -ESHUTDOWN);
 	}
 }

@@ -240,7 +240,10 @@ static int say_have(struct tern_xfer *x)
 
 int tern_want_say_have(struct tern_xfer *x)
 {
-	return x->peer->want.watching ? say_have(x) : 0;
+	if (!x->peer->want.watching)
+		return 0;
+	/* The peer ignores a HAVE that overtakes the MISS of the same receive. */
+	return tern_want_say_misses(x->peer) < 0 ? -EAGAIN : say_have(x);
 }
 
 int tern_want_on_want(struct tern_peer *peer, const struct tern_header *h)

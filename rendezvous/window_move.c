@@ -18,9 +18,9 @@
  *
  * The half of the other end must not wait for a half that fails alone: an end that refuses
  * a part posts an empty half, and so does one whose half cannot be posted, or whose send
- * fails, perhaps before the other end has heard of it. An empty receive has no room, and
- * an empty send no bytes. If the other end's half has ended already, it drops the empty
- * send (keep_arrival() in recv.c).
+ * fails before the other end has heard of it. An empty receive has no room, and an empty
+ * send no bytes. A send whose receive has ended already is dropped (keep_arrival() in
+ * recv.c).
  */
 #include "rendezvous/window.h"
 
@@ -62,14 +62,15 @@ static void post(struct tern_move *move, bool is_send, const struct tern_buf *bu
 		post_empty(move, is_send, r);
 }
 
-/* Called when this end's half has ended. True: it was a send that has failed, and an empty
- * one follows it. (-EMSGSIZE is the answer of an empty receive.) */
+/* Called when this end's half has ended. True: it was a send that has failed, of which the
+ * other end knows nothing, and an empty one follows it. */
 static bool goes_on(struct tern_move *move, bool is_send)
 {
 	int status = move->req.status;
 
-	if (!is_send || status == 0 || status == -EMSGSIZE || move->empty ||
-		move->answered || move->peer->state == TERN_PEER_STATE_DOWN)
+	if (!is_send || status == 0 || tern_xfer_of(&move->req)->announced ||
+		move->empty || move->answered ||
+		move->peer->state == TERN_PEER_STATE_DOWN)
 		return false;
 	post_empty(move, true, status);
 	return true;
@@ -109,10 +110,14 @@ static void over(struct tern_move *move, int status)
 {
 	struct tern_wreq *x = move->access;
 	struct tern_peer *peer = move->peer;
+	struct tern_peer_windows *w = &peer->windows;
 
 	move_free(move);
-	peer->windows.move_count--;
-	peer->windows.moved_count++;
+	w->move_count--;
+	w->moved_count++;
+	/* Those that waited are the next ones. */
+	tern_list_splice(&w->behind_moves, &w->active);
+	tern_list_splice(&w->active, &w->behind_moves);
 	x->parts_out--;
 	if (!x->status)
 		x->status = status;

@@ -9,7 +9,7 @@ void tern_windows_init(struct tern_peer_windows *w, uint64_t secret)
 {
 	struct tern_list *lists[] = {&w->granted, &w->closes, &w->jobs_due, &w->remotes,
 		&w->asking, &w->leaving, &w->all, &w->active, &w->saying, &w->unacked,
-		&w->puts, &w->moves, &w->served, &w->spare_moves};
+		&w->puts, &w->moves, &w->served, &w->spare_moves, &w->behind_moves};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(lists); i++)
 		tern_list_init(lists[i]);

@@ -169,7 +169,8 @@ struct tern_xfer {
 	/* Receive: it waits until it is the oldest of its triple (channel, key, step),
 	 * and may then send a WANT. */
 	bool behind;
-	bool starving; /* send: it is in peer->pump.starved */
+	bool starving;  /* send: it is in peer->pump.starved */
+	bool announced; /* send: the peer has heard of it */
 	/* Send: id of the peer's receive that asked for it by a WANT; 0: none. */
 	uint32_t wanted;
 	/* For renew.c. `told`: the peer knows our region of this transfer. `stale`: the

@@ -180,8 +180,12 @@ static void move(struct side *i, struct side *t, bool write, unsigned from, unsi
 
 /* ---- tests ---- */
 
-static void all_kinds(const char *fabric)
+/* way: a function of the CUDA driver that is called if Tern takes the expected way, and
+ * otherwise is not. */
+static void all_kinds(const char *fabric, const char *way)
 {
+	const char *const ways[] = {
+		"memcpy_dtod_async", "mem_get_handle_for_address_range"};
 	struct side i, t;
 
 	setenv("TERN_FABRICS", fabric, 1);
@@ -204,6 +208,9 @@ static void all_kinds(const char *fabric)
 	gpu_fill(t.at, 4);
 	move(&i, &t, false, HOST, GPU);
 	assert_true(pattern_holds(i.host, BYTES, 4, 0));
+	for (unsigned w = 0; w < TERN_ARRAY_SIZE(ways); w++)
+		assert_true((fake_cuda_calls(ways[w]) > 0) ==
+			    (way && strcmp(ways[w], way) == 0));
 	OK(engine_disconnect(i.engine, "T"));
 	side_close(&i);
 	side_close(&t);
@@ -213,19 +220,19 @@ static void all_kinds(const char *fabric)
 static void test_tcp(void **state)
 {
 	(void)state;
-	all_kinds("tcp");
+	all_kinds("tcp", NULL);
 }
 
 static void test_shm(void **state)
 {
 	(void)state;
-	all_kinds("auto");
+	all_kinds("auto", "memcpy_dtod_async"); /* CUDA IPC */
 }
 
 static void test_verbs(void **state)
 {
 	(void)state;
-	all_kinds("verbs");
+	all_kinds("verbs", "mem_get_handle_for_address_range"); /* a dma-buf */
 }
 
 static void test_refusals(void **state)

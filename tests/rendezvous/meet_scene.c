@@ -82,6 +82,10 @@ int stranger_hears(struct link *link, const void *data, size_t bytes)
 		s->missed = h.dst;
 	if (h.type == TERN_MSG_POST)
 		s->posted = h.src;
+	if (h.type == TERN_MSG_ATS) {
+		s->ats = h.dst;
+		s->ats_status = h.status;
+	}
 	if (h.type >= TERN_MSG_WINDOW_OPEN && s->on_window)
 		s->on_window(s, &h);
 	return 0;

@@ -33,6 +33,9 @@ struct scene {
 	uint32_t want;
 	/* Id in B's last MISS (there is no such send); 0: none. */
 	uint32_t missed;
+	/* Id and status in B's last ATS (answer to an RTS); 0: none. */
+	uint32_t ats;
+	int ats_status;
 	/* Id in B's last POST (memory for the stranger to put into); 0: none. */
 	uint32_t posted;
 	struct tern_peer *caller; /* B's peer object for the stranger */

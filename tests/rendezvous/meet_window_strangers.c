@@ -386,7 +386,9 @@ static void test_a_half_without_a_move_is_dropped(const struct instance *instanc
 		h.flags = TERN_FLAG_REGION;
 	stranger_says(&t.scene, &h);
 	SCENE_PUMP(&t.scene, peer->stream.rx_seq == t.scene.seq);
-	SCENE_PUMP(&t.scene, tern_list_empty(&peer->records)); /* ATS was sent */
+	SCENE_PUMP(&t.scene, t.scene.ats == h.src);
+	assert_int_equal(t.scene.ats_status, -ESHUTDOWN);
+	assert_true(tern_list_empty(&peer->records));
 	assert_int_equal(peer->arrival_count, 0);
 	scene_undisturbed(&t.scene, 1);
 	target_fini(&t);

@@ -220,7 +220,47 @@ static void test_puts_of_a_gpu_hold_up_no_others(const struct instance *instance
 	pane_fini(&pane);
 }
 
+/* An end whose sends have no credits, since the other program receives nothing. */
+static void starve(struct end *end, struct call *calls, unsigned most, struct meet *meet)
+{
+	const struct tern_buf nothing = {0};
+
+	for (unsigned i = 0; tern_list_empty(&end->peer->pump.starved); i++) {
+		assert_true(i < most);
+		memset(&calls[i], 0, sizeof(calls[i]));
+		assert_int_equal(call_send(&calls[i], end, 1, i, &nothing, 0), 0);
+		meet_turn(meet);
+	}
+}
+
+/* The owner has no bounce buffer of this size, so puts and gets of GPU memory fail there,
+ * before or after this end has heard of the owner's half. They end without credits. */
+static void test_parts_that_fail_need_no_credits(const struct instance *instance)
+{
+	enum { MOST = 2000 };
+	static struct call calls[MOST];
+	struct tern_buf buf;
+	struct pane pane;
+
+	for (unsigned get = 0; get < 2; get++) {
+		struct call call = {0};
+
+		pane_init(&pane, instance, NULL, SLAB, 300000);
+		pane.meet->ends[B].domain->opts.bounce_bytes = 4096;
+		MEET_PUMP(pane.meet, pane.remote->state == TERN_REMOTE_OPEN);
+		starve(&pane.meet->ends[get ? B : A], calls, MOST, pane.meet);
+		buf = pane_memory(&pane, A, SLAB, 200000);
+		assert_int_equal(get ? call_get(&call, &pane, &buf, 0)
+				     : call_put(&call, &pane, &buf, 0, NULL),
+			0);
+		MEET_PUMP(pane.meet, call_over(&call));
+		assert_true(call.req.status == 0 || call.req.status == -ENOBUFS);
+		pane_fini(&pane);
+	}
+}
+
 const struct conformance_test meet_window_turns[] = {
+	CONFORMANCE(test_parts_that_fail_need_no_credits, NEEDS_NOTHING),
 	CONFORMANCE(test_puts_of_a_gpu_hold_up_no_others, NEEDS_NOTHING),
 	CONFORMANCE(test_a_list_may_have_memory_of_both_kinds, NEEDS_NOTHING),
 	CONFORMANCE(test_what_has_not_started_is_cancelled_at_once, NEEDS_NOTHING),

@@ -470,10 +470,13 @@ static void test_an_open_channel_is_found(void **state)
 	{
 		dial(&w);
 		assert_int_equal(
-			tern_channel_open(w.dialled.peer, UINT32_MAX, &first), 0);
+			tern_channel_open(w.dialled.peer, UINT32_MAX - 1, &first), 0);
 		assert_int_equal(
-			tern_channel_open(w.dialled.peer, UINT32_MAX, &again), -EEXIST);
+			tern_channel_open(w.dialled.peer, UINT32_MAX - 1, &again),
+			-EEXIST);
 		assert_ptr_equal(first, again);
+		assert_int_equal(
+			tern_channel_open(w.dialled.peer, UINT32_MAX, &again), -EINVAL);
 	}
 	assert_non_null(strstr(tern_status_text(-EEXIST), "already"));
 }

@@ -241,13 +241,22 @@ static void maybe_reopen(struct end *e)
 
 /* ---- the ends of requests ---- */
 
+/* True if the driver of a GPU may have caused this status. */
+static bool is_of_the_gpu(int status)
+{
+	return status < 0 && status != -EINPROGRESS && status != -EPROTO &&
+	       status != -ESTALE && status != -ERANGE && status != -EACCES &&
+	       status != -EINVAL && status != -ECANCELED;
+}
+
 static void check_status(const struct ask *a)
 {
 	const struct end *e = &a->world->ends[a->end];
 	int status = a->req.status;
 	bool may = status == 0 || e->down || a->world->crashed ||
 		   (status == -ECANCELED && a->cancelled) ||
-		   (status < 0 && a->world->gpu_fail_permille && a->kind != NOTIFY) ||
+		   (a->world->gpu_fail_permille && a->kind != NOTIFY &&
+			   is_of_the_gpu(status)) ||
 		   (status == -ESTALE && a->kind != NOTIFY && a->world->close_permille) ||
 		   /* The event DOWN comes after the end of the requests. */
 		   (status < 0 && status != -ESTALE && status != -ECANCELED &&
