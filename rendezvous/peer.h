@@ -243,9 +243,10 @@ struct tern_ids {
 /* Largest number of parts of puts and gets of windows that are under way in one
  * direction, and so of messages of the peer about them that are not answered. */
 #define TERN_PARTS_MAX 64u
-/* The same for parts with GPU memory (window_move.c). */
+/* Largest number of parts with GPU memory (window_move.c) that are under way in one
+ * direction. */
 #define TERN_MOVES_MAX 16u
-/* Largest such part: some 0.3 ms on a fast network, so that the copies of one part overlap
+/* Largest size of a part with GPU memory: some 0.3 ms on a fast network, so that the copies of one part overlap
  * the transfer of another, and the bounce buffers of all take 64 MiB. */
 #define TERN_MOVE_BYTES ((uint64_t)4 << 20)
 /* The channel of those parts, which tern_channel_open() refuses. */

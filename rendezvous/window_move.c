@@ -115,7 +115,7 @@ static void over(struct tern_move *move, int status)
 	move_free(move);
 	w->move_count--;
 	w->moved_count++;
-	/* Those that waited are the next ones. */
+	/* The requests that waited for the end of a part take their turns first. */
 	tern_list_splice(&w->behind_moves, &w->active);
 	tern_list_splice(&w->active, &w->behind_moves);
 	x->parts_out--;
