@@ -70,13 +70,12 @@ static uint64_t merge(const uint64_t *lanes)
 	return x;
 }
 
-/* Takes the bytes behind the last whole stripe, of `bytes` bytes in all. */
-static uint64_t end(const uint64_t *lanes, const char *p, size_t bytes)
+/* Takes the bytes at p, which are those behind the last whole stripe of `bytes` in all. */
+static uint64_t end(const uint64_t *lanes, const char *p, uint64_t bytes)
 {
 	uint64_t x = bytes < STRIPE_BYTES ? PRIME_5 : merge(lanes);
 	size_t left = bytes % STRIPE_BYTES;
 
-	p += bytes - left;
 	x += bytes;
 	for (; left >= 8; left -= 8, p += 8)
 		x = rotate(x ^ take(0, tern_get_le64(p)), 27) * PRIME_1 + PRIME_4;
@@ -95,7 +94,42 @@ uint64_t tern_digest(const void *data, size_t bytes)
 
 	begin(lanes);
 	take_stripes(lanes, data, bytes);
-	return end(lanes, data, bytes);
+	return end(lanes, (const char *)data + (bytes - bytes % STRIPE_BYTES), bytes);
+}
+
+struct stream {
+	uint64_t lanes[LANES], bytes;
+	char held[STRIPE_BYTES]; /* bytes behind the last whole stripe */
+};
+
+static void add(struct stream *s, const char *p, size_t bytes)
+{
+	size_t held = s->bytes % STRIPE_BYTES, n;
+
+	s->bytes += bytes;
+	if (held) {
+		n = TERN_MIN(bytes, STRIPE_BYTES - held);
+		memcpy(s->held + held, p, n);
+		if (held + n < STRIPE_BYTES)
+			return;
+		take_stripes(s->lanes, s->held, STRIPE_BYTES);
+		p += n;
+		bytes -= n;
+	}
+	take_stripes(s->lanes, p, bytes);
+	memcpy(s->held, p + (bytes - bytes % STRIPE_BYTES), bytes % STRIPE_BYTES);
+}
+
+uint64_t tern_digest_parts(const struct iovec *parts, int count, uint64_t *bytes)
+{
+	struct stream s = {.bytes = 0};
+
+	begin(s.lanes);
+	for (int i = 0; i < count; i++)
+		if (parts[i].iov_len)
+			add(&s, parts[i].iov_base, parts[i].iov_len);
+	*bytes = s.bytes;
+	return end(s.lanes, s.held, s.bytes);
 }
 
 uint64_t tern_digest_copy(void *to, const void *from, size_t bytes)
@@ -109,5 +143,5 @@ uint64_t tern_digest_copy(void *to, const void *from, size_t bytes)
 		memcpy((char *)to + at, (const char *)from + at, n);
 		take_stripes(lanes, (char *)to + at, n);
 	}
-	return end(lanes, to, bytes);
+	return end(lanes, (const char *)to + (bytes - bytes % STRIPE_BYTES), bytes);
 }

@@ -9,8 +9,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 uint64_t tern_digest(const void *data, size_t bytes);
+
+/* The digest of all parts, one after the other, and their number of bytes. */
+uint64_t tern_digest_parts(const struct iovec *parts, int count, uint64_t *bytes);
 
 /* Copies `bytes` bytes, and returns the digest of the copy. Each block is copied and then
  * read while it is in the processor's first cache, so memory is gone through once. */

@@ -41,8 +41,10 @@ struct tern_task {
 enum tern_file_kind {
 	TERN_FILE_READ, /* reads the whole file into memory */
 	/* Writes a whole file: to a temporary file that is synced and renamed to
-	 * `path`. */
+	 * `path`. The directory is synced, too: the new file survives a power failure. */
 	TERN_FILE_WRITE,
+	TERN_FILE_LIST,   /* the names in the directory `path` */
+	TERN_FILE_REMOVE, /* removes a file, and syncs its directory */
 };
 
 /* A file operation. The caller owns the structure, and what it points to, until done()
@@ -53,12 +55,14 @@ struct tern_file_op {
 	const struct iovec *parts; /* WRITE: the data, in this order */
 	int part_count;
 	void (*done)(struct tern_file_op *op); /* on the context's thread */
-	/* Result: 0 or a negative errno. A failed write leaves no half-written file. */
+	/* Result: 0 or a negative errno. A failed write leaves no half-written file. A
+	 * process that is killed while it writes may leave a temporary file, with a name
+	 * that begins with a dot. */
 	int status;
-	/* READ: the bytes, followed by a NUL, in memory from malloc(); the caller
-	 * frees it. */
+	/* READ: the bytes, followed by a NUL; LIST: the names, in any order, without "." and
+	 * "..", each followed by a NUL. In memory from malloc(), which the caller frees. */
 	void *data;
-	size_t bytes;          /* READ: number of bytes, without the NUL */
+	size_t bytes; /* READ: number of bytes, without the NUL; LIST: of all names */
 	struct tern_list node; /* private to the environment */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads whole files, and writes files atomically: a reader finds the old contents or the
+ * Lists and removes files, reads whole files, and writes files atomically: a reader finds the old contents or the
  * new ones, at any time and after any crash. A new file is written in the same directory,
  * synced, and renamed over the old one. Then the directory is synced, because only that
  * makes the rename durable. The new file has no name until it is complete (O_TMPFILE), so
@@ -11,6 +11,7 @@
  */
 #include "tools/host_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -170,10 +171,25 @@ static int write_aside(const struct tern_file_op *op, const char *aside, size_t 
 	return nameless ? give_name(fd, aside) : 0;
 }
 
+/* Number of bytes of the path up to its last slash, with it. */
+static size_t directory_bytes(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? (size_t)(slash + 1 - path) : 0;
+}
+
+static int sync_directory_of(const char *path)
+{
+	char dir[PATH_MAX];
+
+	snprintf(dir, sizeof(dir), "%.*s", (int)directory_bytes(path), path);
+	return sync_directory(dir);
+}
+
 static int write_whole(const struct tern_file_op *op)
 {
-	const char *slash = strrchr(op->path, '/');
-	size_t dir_bytes = slash ? (size_t)(slash + 1 - op->path) : 0;
+	size_t dir_bytes = directory_bytes(op->path);
 	char aside[PATH_MAX];
 	int r;
 
@@ -188,8 +204,62 @@ static int write_whole(const struct tern_file_op *op)
 		unlink(aside);
 		return r;
 	}
-	snprintf(aside, sizeof(aside), "%.*s", (int)dir_bytes, op->path);
-	return sync_directory(aside);
+	return sync_directory_of(op->path);
+}
+
+static int remove_file(const char *path)
+{
+	return unlink(path) < 0 ? -errno : sync_directory_of(path);
+}
+
+static bool is_entry(const struct dirent *entry)
+{
+	return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+}
+
+/* Appends the name and its NUL to the list. */
+static int add_name(struct tern_file_op *op, size_t *room, const char *name)
+{
+	size_t bytes = strlen(name) + 1;
+
+	if (*room - op->bytes < bytes) {
+		size_t larger = 2 * *room + bytes;
+		char *more = realloc(op->data, larger);
+
+		if (!more)
+			return -ENOMEM;
+		op->data = more;
+		*room = larger;
+	}
+	memcpy((char *)op->data + op->bytes, name, bytes);
+	op->bytes += bytes;
+	return 0;
+}
+
+static int list(struct tern_file_op *op)
+{
+	DIR *dir = opendir(op->path);
+	const struct dirent *entry;
+	size_t room = 0;
+	int r = 0;
+
+	if (!dir)
+		return -errno;
+	op->data = NULL;
+	op->bytes = 0;
+	/* readdir() tells an error by errno alone. */
+	while (r == 0 && (errno = 0, entry = readdir(dir)))
+		if (is_entry(entry))
+			r = add_name(op, &room, entry->d_name);
+	if (r == 0)
+		r = -errno;
+	closedir(dir);
+	if (r < 0) {
+		free(op->data);
+		op->data = NULL;
+		op->bytes = 0;
+	}
+	return r;
 }
 
 /* Reserves space for the file. If the file system cannot reserve (NFS), checks its free
@@ -232,6 +302,12 @@ void host_file_run(struct tern_file_op *op)
 		break;
 	case TERN_FILE_WRITE:
 		op->status = write_whole(op);
+		break;
+	case TERN_FILE_LIST:
+		op->status = list(op);
+		break;
+	case TERN_FILE_REMOVE:
+		op->status = remove_file(op->path);
 		break;
 	}
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two file operations of struct tern_env (read a file, write a file), implemented
- * with blocking system calls. The environment's file thread calls them, but any thread
+/* The file operations of struct tern_env (read, write, list, remove), implemented with
+ * blocking system calls. The environment's file thread calls them, but any thread
  * may. */
 #ifndef TERN_TOOLS_HOST_FILE_H
 #define TERN_TOOLS_HOST_FILE_H
@@ -10,9 +10,11 @@
 #include "base/env.h"
 
 /*
- * Executes `op`. Sets op->status, and for READ op->data and op->bytes; does not call
- * op->done().
- * READ fails with the errno of open() or read(), -EISDIR or -ENOMEM.
+ * Executes `op`. Sets op->status, and for READ and LIST op->data and op->bytes; does not
+ * call op->done().
+ * READ fails with the errno of open() or read(), -EISDIR or -ENOMEM; LIST with that of
+ * opendir() or readdir(), or -ENOMEM; REMOVE with that of unlink() or of syncing the
+ * directory.
  * WRITE may fail with any errno. Then `path` is unchanged and no temporary file is left.
  * One exception: if syncing the directory fails, `path` has the new contents, which may
  * be lost in a power failure. If the directory may not be read, or its file system cannot

@@ -53,6 +53,26 @@ static void test_digest_is_xxh64(void **state)
 	free(bytes);
 }
 
+/* Wherever the bytes are cut, and with empty parts. */
+static void test_parts_have_the_digest_of_the_whole(void **state)
+{
+	unsigned char *bytes = make_bytes();
+
+	(void)state;
+	for (size_t whole = 0; whole < 200; whole++)
+		for (size_t a = 0; a <= whole; a += 3)
+			for (size_t b = a; b <= whole; b += 7) {
+				struct iovec parts[] = {{bytes, a}, {NULL, 0},
+					{bytes + a, b - a}, {bytes + b, whole - b}};
+				uint64_t count = 0;
+
+				assert_int_equal(tern_digest_parts(parts, 4, &count),
+					tern_digest(bytes, whole));
+				assert_int_equal(count, whole);
+			}
+	free(bytes);
+}
+
 /* Also at every alignment. */
 static void test_copy_has_the_digest_of_its_bytes(void **state)
 {
@@ -96,6 +116,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_digest_is_xxh64),
+		cmocka_unit_test(test_parts_have_the_digest_of_the_whole),
 		cmocka_unit_test(test_copy_has_the_digest_of_its_bytes),
 		cmocka_unit_test(test_every_bit_counts),
 	};

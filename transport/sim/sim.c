@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator: time, processes, tasks, files. The simulated network is in fabric.c. */
+/* The simulator: time, processes, tasks. The simulated network is in fabric.c and move.c, the
+ * disks are in disk.c. */
 #include "transport/sim/sim.h"
 
 #include <errno.h>
@@ -8,9 +9,12 @@
 
 #include "base/clock.h"
 #include "transport/context.h"
+#include "transport/sim/disk.h"
 
 #define CONTEXTS_MAX 4
 #define PARTS_MAX    8
+/* Processes' clocks differ by up to so much. */
+#define CLOCK_SPAN_NS (1000000 * TERN_NS_PER_S)
 
 struct part { /* Two processes that cannot reach each other, until a time. */
 	const struct tern_sim_process *a, *b;
@@ -23,7 +27,7 @@ struct tern_sim {
 	uint64_t now_ns, order, hash;
 	struct tern_sim_event **heap;
 	uint32_t event_count, capacity;
-	struct tern_list processes, files, lsns, conns;
+	struct tern_list processes, disks, lsns, conns;
 	bool broken;
 	struct part parts[PARTS_MAX];
 };
@@ -41,6 +45,8 @@ struct tern_sim_process {
 	 * not called yet. */
 	struct tern_list done;
 	bool roused, crashed;
+	struct tern_sim_disk *disk;
+	uint64_t clock_ns; /* what its clock is ahead of the simulator's */
 	uint64_t stalled_until_ns;
 	struct tern_sim_event wake_up;
 };
@@ -54,13 +60,6 @@ struct notice {
 	struct tern_task *task;    /* a task; NULL: file operation */
 	struct tern_file_op *file; /* a file operation; NULL: task */
 	bool progress, running;
-};
-
-struct file {
-	struct tern_list node;
-	char path[256];
-	void *data;
-	size_t bytes;
 };
 
 /* ---- events ---- */
@@ -140,7 +139,9 @@ static struct tern_sim_process *process_of(struct tern_env *env)
 
 static uint64_t sim_now_ns(struct tern_env *env)
 {
-	return process_of(env)->sim->now_ns;
+	const struct tern_sim_process *p = process_of(env);
+
+	return p->sim->now_ns + p->clock_ns;
 }
 
 static uint64_t sim_random(struct tern_env *env)
@@ -222,49 +223,42 @@ static void sim_signal(struct tern_env *env, struct tern_task *task)
 		p->sim, &n->event, p->sim->now_ns + tern_rng_below(&p->sim->rng, 500));
 }
 
-static void do_file(struct tern_sim_event *event)
+/* The two parts of a file operation. A process that has crashed begins none, and ends none:
+ * what the first part has left behind stays. */
+static void end_file(struct tern_sim_event *event)
 {
 	struct notice *n = tern_container_of(event, struct notice, event);
-	struct tern_file_op *op = n->file;
-	struct tern_sim *sim = n->process->sim;
-	const void *data;
-	size_t bytes = 0;
-	char *whole;
 
-	if (!n->process->crashed && tern_sim_dice(sim, sim->opts.file_fail_permille)) {
-		op->status = -EIO;
-	} else if (!n->process->crashed && op->kind == TERN_FILE_READ) {
-		data = tern_sim_file_get(sim, op->path, &op->bytes);
-		op->status = data ? 0 : -ENOENT;
-		op->data = data ? malloc(op->bytes + 1) : NULL;
-		if (op->data) {
-			memcpy(op->data, data, op->bytes);
-			((char *)op->data)[op->bytes] = 0;
-		}
-	} else if (!n->process->crashed) {
-		for (int i = 0; i < op->part_count; i++)
-			bytes += op->parts[i].iov_len;
-		whole = malloc(bytes + 1);
-		tern_assert(whole);
-		bytes = 0;
-		for (int i = 0; i < op->part_count; i++) {
-			memcpy(whole + bytes, op->parts[i].iov_base,
-				op->parts[i].iov_len);
-			bytes += op->parts[i].iov_len;
-		}
-		op->status = tern_sim_file_put(sim, op->path, whole, bytes);
-		free(whole);
-	}
+	if (!n->process->crashed)
+		tern_sim_disk_end(n->process->disk, n->file);
 	deliver(event);
+}
+
+static uint64_t file_delay(struct tern_sim_process *p)
+{
+	return 5 * tern_sim_delay(p->sim) * TERN_MAX(p->disk->opts.slowness, 1u);
+}
+
+static void begin_file(struct tern_sim_event *event)
+{
+	struct notice *n = tern_container_of(event, struct notice, event);
+	struct tern_sim_process *p = n->process;
+
+	if (p->crashed || tern_sim_disk_begin(p->disk, n->file, &p->sim->rng)) {
+		deliver(event);
+		return;
+	}
+	n->event.happen = end_file;
+	tern_sim_at(p->sim, &n->event, p->sim->now_ns + file_delay(p));
 }
 
 static int sim_file(struct tern_env *env, struct tern_file_op *op)
 {
 	struct tern_sim_process *p = process_of(env);
-	struct notice *n = new_notice(p, do_file);
+	struct notice *n = new_notice(p, begin_file);
 
 	n->file = op;
-	tern_sim_at(p->sim, &n->event, p->sim->now_ns + 10 * tern_sim_delay(p->sim));
+	tern_sim_at(p->sim, &n->event, p->sim->now_ns + file_delay(p));
 	return 0;
 }
 
@@ -299,46 +293,24 @@ static const struct tern_env_ops env_ops = {
 	.poll = sim_poll,
 };
 
-/* ---- files ---- */
+/* ---- disks ---- */
 
-static struct file *find_file(struct tern_sim *sim, const char *path)
+struct tern_sim_disk *tern_sim_disk_new(struct tern_sim *sim)
 {
-	tern_list_for_each (n, &sim->files) {
-		struct file *f = tern_list_entry(n, struct file, node);
+	struct tern_sim_disk *disk = tern_sim_disk_make();
 
-		if (strcmp(f->path, path) == 0)
-			return f;
-	}
-	return NULL;
+	tern_list_push(&sim->disks, &disk->node);
+	return disk;
 }
 
-int tern_sim_file_put(
-	struct tern_sim *sim, const char *path, const void *data, size_t bytes)
+struct tern_sim_disk *tern_sim_disk(struct tern_sim *sim)
 {
-	struct file *f = find_file(sim, path);
-
-	if (!f) {
-		f = calloc(1, sizeof(*f));
-		tern_assert(f && strlen(path) < sizeof(f->path));
-		strcpy(f->path, path);
-		tern_list_push(&sim->files, &f->node);
-	}
-	free(f->data);
-	f->data = malloc(bytes + 1);
-	tern_assert(f->data);
-	memcpy(f->data, data, bytes);
-	f->bytes = bytes;
-	return 0;
+	return tern_list_first(&sim->disks, struct tern_sim_disk, node);
 }
 
-const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *bytes)
+void tern_sim_mount(struct tern_sim_process *p, struct tern_sim_disk *disk)
 {
-	struct file *f = find_file(sim, path);
-
-	if (!f)
-		return NULL;
-	*bytes = f->bytes;
-	return f->data;
+	p->disk = disk;
 }
 
 /* ---- processes ---- */
@@ -361,6 +333,8 @@ struct tern_sim_process *tern_sim_process_new(struct tern_sim *sim, const char *
 	p->env.ops = &env_ops;
 	p->env.log_level = TERN_LOG_DEBUG;
 	p->rng.seed = tern_rng_next(&sim->rng);
+	p->clock_ns = tern_mix64(p->rng.seed) % CLOCK_SPAN_NS;
+	p->disk = tern_sim_disk(sim);
 	p->wake_up.happen = woken;
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	tern_list_init(&p->done);
@@ -429,6 +403,12 @@ void tern_sim_stall(struct tern_sim_process *p, uint64_t for_ns)
 	tern_sim_at(p->sim, &p->wake_up, p->stalled_until_ns);
 }
 
+void tern_sim_jump(struct tern_sim_process *p, uint64_t by_ns)
+{
+	p->clock_ns += by_ns;
+	tern_sim_rouse(p);
+}
+
 struct tern_sim *tern_sim_of(struct tern_sim_process *p)
 {
 	return p->sim;
@@ -467,9 +447,11 @@ struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 	if (!sim->opts.eager_bytes)
 		sim->opts.eager_bytes = 1024;
 	tern_list_init(&sim->processes);
-	tern_list_init(&sim->files);
+	tern_list_init(&sim->disks);
 	tern_list_init(&sim->lsns);
 	tern_list_init(&sim->conns);
+	tern_sim_disk_opts(tern_sim_disk_new(sim))->fail_permille =
+		opts->file_fail_permille;
 	return sim;
 }
 
@@ -486,12 +468,8 @@ void tern_sim_free(struct tern_sim *sim)
 	}
 	while ((n = tern_list_pop(&sim->processes)))
 		free(tern_list_entry(n, struct tern_sim_process, node));
-	while ((n = tern_list_pop(&sim->files))) {
-		struct file *f = tern_list_entry(n, struct file, node);
-
-		free(f->data);
-		free(f);
-	}
+	while ((n = tern_list_pop(&sim->disks)))
+		tern_sim_disk_destroy(tern_list_entry(n, struct tern_sim_disk, node));
 	free(sim->heap);
 	free(sim);
 }
@@ -543,6 +521,9 @@ static uint64_t next_timer_ns(struct tern_sim *sim, struct tern_sim_process **wh
 		for (unsigned i = 0; !stands_still(p) && i < p->context_count; i++) {
 			uint64_t at = tern_context_next_ns(p->contexts[i]);
 
+			/* A timer that is due by its process's clock is due now. */
+			if (at != UINT64_MAX)
+				at = at > p->clock_ns ? at - p->clock_ns : 0;
 			if (at < next) {
 				next = at;
 				*whose = p;

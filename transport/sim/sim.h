@@ -26,8 +26,8 @@ struct tern_sim_opts {
 	 * TERN_CAP_PUT. */
 	uint32_t caps;
 	uint32_t caps_b; /* the same for the fabric sim-b */
-	/* Bounds of a simulated delay (a file operation takes ten times one); if
-	 * delay_max_ns is 0: 1 us and 50 us. */
+	/* Bounds of a simulated delay (a file operation takes ten times one, or more on a slow
+	 * disk); if delay_max_ns is 0: 1 us and 50 us. */
 	uint64_t delay_min_ns, delay_max_ns;
 	/* As tern_conn.chunk_bytes, for every connection; 0: 4 KiB. */
 	uint64_t chunk_bytes;
@@ -40,7 +40,8 @@ struct tern_sim_opts {
 	unsigned refuse_permille; /* probability, in 1/1000, that a connect is refused */
 	/* Probability, in 1/1000, that a connect takes 100 x delay_max_ns longer. */
 	unsigned slow_permille;
-	unsigned file_fail_permille;
+	unsigned
+		file_fail_permille; /* of the first disk, as in struct tern_sim_disk_opts */
 	/* CUDA functions for every process (tern_domain_hooks.cuda_api) */
 	const void *cuda_api;
 	/* Receives log lines, with virtual time and process name; NULL: they are
@@ -67,7 +68,7 @@ void tern_sim_process_free(struct tern_sim_process *process);
 int tern_sim_run(
 	struct tern_sim *sim, bool (*until)(void *arg), void *arg, uint64_t limit_ns);
 
-uint64_t tern_sim_now_ns(const struct tern_sim *sim);
+uint64_t tern_sim_now_ns(const struct tern_sim *sim); /* no process's clock */
 struct tern_rng *tern_sim_rng(struct tern_sim *sim);
 /* Hash of what polls of the fabrics have reported so far, and of the tasks run, with
  * their times. */
@@ -90,14 +91,38 @@ void tern_sim_crash(struct tern_sim_process *process);
 /* Suspends the process for for_ns of virtual time, as SIGSTOP does. No effect on a
  * process that is suspended already. */
 void tern_sim_stall(struct tern_sim_process *process, uint64_t for_ns);
+/* The process's clock jumps forward. Each process has a clock of its own, which begins at a
+ * time that the seed chooses: times of two processes cannot be compared. */
+void tern_sim_jump(struct tern_sim_process *process, uint64_t by_ns);
 
-/* Writes a file in the simulated file system, which all processes share. The bytes are
- * copied. */
-int tern_sim_file_put(
-	struct tern_sim *sim, const char *path, const void *data, size_t bytes);
-/* Reads a file of the simulated file system. NULL: it does not exist. The result is valid
- * until the file is written again. */
-const void *tern_sim_file_get(struct tern_sim *sim, const char *path, size_t *bytes);
+/* ---- disks ---- */
+
+/* All processes share the first disk of the simulator, unless they are given another. A disk
+ * survives the crash of a process: one that is started in its place uses the same. */
+struct tern_sim_disk;
+
+struct tern_sim_disk_opts { /* may be changed at any time */
+	/* Files have at most so many bytes in all; a write for which there is no room fails
+	 * with -ENOSPC. 0: no limit. */
+	uint64_t capacity_bytes;
+	unsigned
+		fail_permille; /* probability, in 1/1000, that an operation fails: -EIO */
+	unsigned slowness;     /* operations take so many times as long; 0: 1 */
+};
+
+struct tern_sim_disk *tern_sim_disk(struct tern_sim *sim);     /* the first one */
+struct tern_sim_disk *tern_sim_disk_new(struct tern_sim *sim); /* freed with `sim` */
+struct tern_sim_disk_opts *tern_sim_disk_opts(struct tern_sim_disk *disk);
+/* The process uses this disk from now on. */
+void tern_sim_mount(struct tern_sim_process *process, struct tern_sim_disk *disk);
+
+/* Writes a file without any fault. The bytes are copied. */
+void tern_sim_disk_put(
+	struct tern_sim_disk *disk, const char *path, const void *data, size_t bytes);
+/* The contents of a file, until it is written or removed; NULL: there is none. */
+const void *tern_sim_disk_get(
+	const struct tern_sim_disk *disk, const char *path, size_t *bytes);
+void tern_sim_disk_remove(struct tern_sim_disk *disk, const char *path);
 
 /* ---- between sim.c and fabric.c ---- */
 

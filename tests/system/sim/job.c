@@ -586,7 +586,7 @@ void job_finish(struct job *j)
 const float *job_result(const struct job *j)
 {
 	size_t bytes = 0;
-	const char *result = tern_sim_file_get(j->sim, "result", &bytes);
+	const char *result = tern_sim_disk_get(tern_sim_disk(j->sim), "result", &bytes);
 	uint64_t header;
 
 	if (!result) {

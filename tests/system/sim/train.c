@@ -50,7 +50,7 @@ static size_t expected_bytes[KINDS];
 static bool compare(struct tern_sim *sim, unsigned kind)
 {
 	size_t bytes = 0;
-	const void *result = tern_sim_file_get(sim, "result", &bytes);
+	const void *result = tern_sim_disk_get(tern_sim_disk(sim), "result", &bytes);
 
 	if (!result) {
 		fprintf(stderr, "train: nothing was saved\n");
@@ -210,7 +210,7 @@ static bool is_saved(const struct job *j)
 {
 	size_t bytes;
 
-	if (tern_sim_file_get(j->sim, "interrupted", &bytes))
+	if (tern_sim_disk_get(tern_sim_disk(j->sim), "interrupted", &bytes))
 		return true;
 	fprintf(stderr, "train: all that could were asked to end, and nobody saved\n");
 	return false;
