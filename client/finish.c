@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 
 #define CHECK_COST_NS 1000000u /* virtual time for the check in the simulator */
 #define SAVE_AGAIN_NS (10 * TERN_NS_PER_S)

@@ -4,14 +4,14 @@
 #include <stdlib.h>
 
 #include "base/util.h"
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	void *text = fuzz_copy(data, bytes);
 	struct tern_safetensors *file;
-	struct tern_data_error error = {{0}};
+	struct tern_ps_text error = {{0}};
 	volatile uint8_t sum = 0;
 	size_t count = 0;
 

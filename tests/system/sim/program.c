@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "base/rng.h"
 #include "base/util.h"
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 #include "client/session.h"
 #include "tests/system/sim/bf16_numbers.h"
 #include "tests/system/sim/ledger.h"

@@ -12,15 +12,15 @@
  * the header is padded to a multiple of 8, so that a file of f32 tensors has its data
  * aligned.
  */
-#ifndef TERN_CLIENT_SAFETENSORS_H
-#define TERN_CLIENT_SAFETENSORS_H
+#ifndef TERN_PS_SAFETENSORS_H
+#define TERN_PS_SAFETENSORS_H
 
 #include <sys/uio.h>
 
 #include <tern/types.h>
 
 #include "base/endian.h"
-#include "client/data/dataset.h"
+#include "ps/job.h"
 
 struct tern_safetensor {
 	const char *name; /* UTF-8; not "__metadata__" */
@@ -61,7 +61,7 @@ struct tern_safetensors;
  * where; -ENOMEM.
  */
 int tern_safetensors_parse(const char *path, const void *data, size_t bytes,
-	struct tern_safetensors **out, struct tern_data_error *error);
+	struct tern_safetensors **out, struct tern_ps_text *error);
 void tern_safetensors_free(struct tern_safetensors *file);
 
 /* All tensors, in the order of their data. */

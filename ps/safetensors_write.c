@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing safetensors. */
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #include "base/endian.h"
 #include "base/util.h"
-#include "client/safetensors_format.h"
+#include "ps/safetensors_format.h"
 
 const char *const safetensors_dtypes[TERN_DTYPE_COUNT] = {NULL, "U8", "I8", "U16", "I16",
 	"U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64"};

@@ -4,34 +4,50 @@
  * order of their data, where each tensor must begin exactly where the one before it ended.
  * This excludes overlaps, gaps and bytes that belong to no tensor.
  */
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <jansson.h>
 
 #include "base/endian.h"
+#include "base/escape.h"
 #include "base/util.h"
-#include "client/data/read.h"
-#include "client/safetensors_format.h"
+#include "ps/safetensors_format.h"
 
 #define HEADER_BYTES_MAX (100u << 20) /* the limit of the reference implementation */
 
 struct tern_safetensors {
 	const char *path;
-	struct tern_data_error *error; /* used only by the parser */
-	json_t *header;                /* owns the names */
+	struct tern_ps_text *error; /* used only by the parser */
+	json_t *header;             /* owns the names */
 	const char *data;
 	uint64_t data_bytes;
 	struct tern_safetensor *tensors;
 	size_t count;
 };
 
+static int fail(struct tern_safetensors *file, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int fail(struct tern_safetensors *file, const char *fmt, ...)
+{
+	struct tern_ps_text *error = file->error;
+	int used = snprintf(error->text, sizeof(error->text), "%.200s: ", file->path);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(error->text + used, sizeof(error->text) - (size_t)used, fmt, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
 static int fail_tensor(struct tern_safetensors *file, const char *name, const char *what)
 {
-	return tern_data_fail(file->error, file->path, "tensor '%s': %s",
-		tern_data_quote(name, strlen(name)).text, what);
+	return fail(file, "tensor '%s': %s", TERN_SHOWN(name), what);
 }
 
 static enum tern_dtype dtype_of(const char *name)
@@ -105,14 +121,12 @@ static int check_metadata(struct tern_safetensors *file, json_t *metadata)
 	json_t *value;
 
 	if (!json_is_object(metadata))
-		return tern_data_fail(
-			file->error, file->path, METADATA ": expected an object");
+		return fail(file, METADATA ": expected an object");
 	json_object_foreach(metadata, key, value)
 	{
 		if (!json_is_string(value))
-			return tern_data_fail(file->error, file->path,
-				METADATA ": '%s': expected a string",
-				tern_data_quote(key, strlen(key)).text);
+			return fail(file, METADATA ": '%s': expected a string",
+				TERN_SHOWN(key));
 	}
 	return 0;
 }
@@ -144,7 +158,7 @@ static int check_layout(struct tern_safetensors *file)
 		end += tensor->bytes;
 	}
 	if (end != file->data + file->data_bytes)
-		return tern_data_fail(file->error, file->path,
+		return fail(file,
 			"the file has %llu bytes of data, but its tensors are %llu bytes "
 			"in all",
 			(unsigned long long)file->data_bytes,
@@ -178,10 +192,9 @@ static int parse_header(struct tern_safetensors *file, const char *bytes, size_t
 	json_error_t json_error;
 
 	if (count < LENGTH_BYTES)
-		return tern_data_fail(file->error, file->path,
-			"%zu bytes: too short for a safetensors file", count);
+		return fail(file, "%zu bytes: too short for a safetensors file", count);
 	if (header_bytes > HEADER_BYTES_MAX || header_bytes > count - LENGTH_BYTES)
-		return tern_data_fail(file->error, file->path,
+		return fail(file,
 			"byte 0: a header of %llu bytes: the file has %zu more (is it a "
 			"safetensors file, and whole?)",
 			(unsigned long long)header_bytes, count - LENGTH_BYTES);
@@ -190,17 +203,16 @@ static int parse_header(struct tern_safetensors *file, const char *bytes, size_t
 	file->header = json_loadb(
 		bytes + LENGTH_BYTES, header_bytes, JSON_REJECT_DUPLICATES, &json_error);
 	if (!file->header)
-		return tern_data_fail(file->error, file->path,
-			"byte %d: the header is not JSON: %s",
+		return fail(file, "byte %d: the header is not JSON: %s",
 			LENGTH_BYTES + json_error.position, json_error.text);
 	if (!json_is_object(file->header))
-		return tern_data_fail(file->error, file->path,
-			"byte %d: the header is not a JSON object", LENGTH_BYTES);
+		return fail(
+			file, "byte %d: the header is not a JSON object", LENGTH_BYTES);
 	return 0;
 }
 
 int tern_safetensors_parse(const char *path, const void *data, size_t bytes,
-	struct tern_safetensors **out, struct tern_data_error *error)
+	struct tern_safetensors **out, struct tern_ps_text *error)
 {
 	struct tern_safetensors *file = calloc(1, sizeof(*file));
 	int status;

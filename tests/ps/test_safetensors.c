@@ -8,9 +8,9 @@
 #include "base/endian.h"
 #include "base/rng.h"
 #include "base/util.h"
-#include "client/safetensors.h"
+#include "ps/safetensors.h"
 
-static struct tern_data_error error;
+static struct tern_ps_text error;
 
 /* Joins the parts to a file of exactly its size, so that a sanitizer notices a read
  * beyond the end. */

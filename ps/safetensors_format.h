@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Constants of the safetensors format (safetensors.h) that the writer and the reader use. */
-#ifndef TERN_CLIENT_SAFETENSORS_FORMAT_H
-#define TERN_CLIENT_SAFETENSORS_FORMAT_H
+#ifndef TERN_PS_SAFETENSORS_FORMAT_H
+#define TERN_PS_SAFETENSORS_FORMAT_H
 
 #include <tern/types.h>
 
