@@ -202,6 +202,30 @@ static int copy(struct tern_updater *u, struct tern_updater_chunk *chunk, float 
 	return 0;
 }
 
+static int get_state(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const struct tern_updater_state *to)
+{
+	const struct cpu_chunk *c = chunk_of(chunk);
+
+	if (c->m)
+		copy(u, chunk, to->m, c->m);
+	if (c->v)
+		copy(u, chunk, to->v, c->v);
+	return 0;
+}
+
+static int set_state(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const struct tern_updater_state *from)
+{
+	struct cpu_chunk *c = chunk_of(chunk);
+
+	if (c->m)
+		copy(u, chunk, c->m, from->m);
+	if (c->v)
+		copy(u, chunk, c->v, from->v);
+	return 0;
+}
+
 static void narrow(struct tern_updater *u, struct tern_updater_chunk *chunk, uint16_t *to,
 	const float *from)
 {
@@ -222,6 +246,8 @@ int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater
 		.sum = sum,
 		.fold = fold,
 		.copy = copy,
+		.get_state = get_state,
+		.set_state = set_state,
 		.narrow = narrow,
 		.free = cpu_free,
 	};

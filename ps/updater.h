@@ -110,6 +110,12 @@ static inline struct tern_updater_segment tern_updater_step_segment(
 bool tern_updater_has_m(const struct tern_updater_opts *opts);
 bool tern_updater_has_v(const struct tern_updater_opts *opts);
 
+/* The optimizer's state of a chunk as vectors of its size in host memory. NULL: its
+ * optimizers do not keep that vector. */
+struct tern_updater_state {
+	float *m, *v;
+};
+
 struct tern_updater;
 
 struct tern_updater_ops {
@@ -125,6 +131,10 @@ struct tern_updater_ops {
 		float *const *places, uint32_t gradient_count, uint32_t folded);
 	int (*copy)(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
 		const float *from);
+	int (*get_state)(struct tern_updater *u, struct tern_updater_chunk *c,
+		const struct tern_updater_state *to);
+	int (*set_state)(struct tern_updater *u, struct tern_updater_chunk *c,
+		const struct tern_updater_state *from);
 	void (*narrow)(struct tern_updater *u, struct tern_updater_chunk *c, uint16_t *to,
 		const float *from);
 	void (*pin)(struct tern_updater *u, void *base, uint64_t bytes);
@@ -201,6 +211,20 @@ static inline int tern_updater_copy(struct tern_updater *u, struct tern_updater_
 	float *to, const float *from)
 {
 	return u->ops->copy(u, c, to, from);
+}
+
+/* Copies the state of the chunk to `to`, which has a vector for each that
+ * tern_updater_has_m() and tern_updater_has_v() tell; or sets it to `from`. */
+static inline int tern_updater_get_state(struct tern_updater *u,
+	struct tern_updater_chunk *c, const struct tern_updater_state *to)
+{
+	return u->ops->get_state(u, c, to);
+}
+
+static inline int tern_updater_set_state(struct tern_updater *u,
+	struct tern_updater_chunk *c, const struct tern_updater_state *from)
+{
+	return u->ops->set_state(u, c, from);
 }
 
 /* True if chunks may have gradients of bf16, and their values may be rounded to it. */

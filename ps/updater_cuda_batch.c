@@ -615,16 +615,47 @@ int cuda_updater_fold(struct tern_updater *u, struct tern_updater_chunk *c,
 	return 0;
 }
 
+/* Copies a vector to, from or within memory of the GPU. */
+static int copy_on_device(
+	struct cuda_updater *u, struct cuda_chunk *c, float *to, const float *from)
+{
+	struct call call = {.kind = CALL_COPY, .chunk = c, .to = to, .from = from};
+
+	return run(u, &call);
+}
+
 int cuda_updater_copy(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
 	const float *from)
 {
-	struct call call = {.kind = CALL_COPY,
-		.chunk = cuda_updater_chunk_of(c),
-		.to = to,
-		.from = from};
-
 	if (c->opts.on_device)
-		return run(cuda_updater_of(u), &call);
+		return copy_on_device(
+			cuda_updater_of(u), cuda_updater_chunk_of(c), to, from);
 	memcpy(to, from, c->opts.count * sizeof(*to));
 	return 0;
+}
+
+int cuda_updater_get_state(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const struct tern_updater_state *to)
+{
+	struct cuda_chunk *c = cuda_updater_chunk_of(chunk);
+	int r = 0;
+
+	if (c->m)
+		r = copy_on_device(cuda_updater_of(u), c, to->m, c->m);
+	if (c->v && r == 0)
+		r = copy_on_device(cuda_updater_of(u), c, to->v, c->v);
+	return r;
+}
+
+int cuda_updater_set_state(struct tern_updater *u, struct tern_updater_chunk *chunk,
+	const struct tern_updater_state *from)
+{
+	struct cuda_chunk *c = cuda_updater_chunk_of(chunk);
+	int r = 0;
+
+	if (c->m)
+		r = copy_on_device(cuda_updater_of(u), c, c->m, from->m);
+	if (c->v && r == 0)
+		r = copy_on_device(cuda_updater_of(u), c, c->v, from->v);
+	return r;
 }

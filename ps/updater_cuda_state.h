@@ -107,5 +107,9 @@ int cuda_updater_fold(struct tern_updater *u, struct tern_updater_chunk *c,
 	float *const *places, uint32_t gradient_count, uint32_t folded);
 int cuda_updater_copy(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
 	const float *from);
+int cuda_updater_get_state(struct tern_updater *u, struct tern_updater_chunk *c,
+	const struct tern_updater_state *to);
+int cuda_updater_set_state(struct tern_updater *u, struct tern_updater_chunk *c,
+	const struct tern_updater_state *from);
 
 #endif
