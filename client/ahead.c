@@ -41,8 +41,9 @@ static bool next_ahead(struct ahead *a, uint32_t *slot)
 	const struct tern_worker *w = a->worker;
 	const struct slot *found = NULL;
 
-	/* A spare worker gets its slots, and learns its version, from a loss. */
-	if (w->spare || w->state > WORKER_RUNNING || w->slot_count == 0)
+	/* A spare worker gets its slots, and learns its version, from a loss. The others hear
+	 * from a server with which version the job begins. */
+	if (w->spare || !w->welcomed || w->state > WORKER_RUNNING || w->slot_count == 0)
 		return false;
 	while (!found && a->version < w->my_steps) {
 		found = find_slot(w, a->from, w->begun && a->version == w->version);

@@ -213,7 +213,8 @@ void finish_interrupted(struct tern_worker *w)
 	struct tern_ps_text why;
 
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
-	if (!path || w->saving || w->version == 0 || w->finisher != w->opts.index)
+	if (!path || w->saving || w->version <= w->first_version ||
+		w->finisher != w->opts.index)
 		return;
 	if (prepare_interrupted(w, &why) == 0)
 		save(w, path);

@@ -24,7 +24,7 @@ void spare_on_begun(struct worker_server *s)
 	w->begun = true;
 	report_say(w);
 	if (w->opts.begun)
-		w->opts.begun(w->opts.arg);
+		w->opts.begun(w->opts.arg, w->first_version);
 }
 
 void spare_on_last(struct worker_server *s)

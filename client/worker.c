@@ -252,6 +252,43 @@ static void maybe_run(struct tern_worker *w)
 		worker_enter(w, WORKER_RUNNING);
 }
 
+/* Begins to receive the first version, which the first server names. */
+static void receive_first(struct tern_worker *w, uint64_t version)
+{
+	w->welcomed = true;
+	w->first_version = version;
+	if (w->spare)
+		return;
+	w->version = version;
+	versions_receive(w, version);
+}
+
+static void welcomed(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const json_t *first = json_object_get(message, "version");
+	json_int_t version = json_integer_value(first);
+
+	if (!json_is_integer(first) || version < 0 || (uint64_t)version > w->job.steps) {
+		worker_fail(w, -EPROTO,
+			"server %u begins with version %lld: expected 0 to %llu",
+			s->index, (long long)version, (unsigned long long)w->job.steps);
+		return;
+	}
+	if (w->welcomed && w->first_version != (uint64_t)version) {
+		worker_fail(w, -EINVAL,
+			"server %u begins with step %lld, and another server with step "
+			"%llu: all servers need the same --resume",
+			s->index, (long long)version,
+			(unsigned long long)w->first_version);
+		return;
+	}
+	s->welcome = true;
+	if (!w->welcomed)
+		receive_first(w, (uint64_t)version);
+	maybe_run(w);
+}
+
 static void say_join(struct worker_server *s, json_t *job)
 {
 	tern_talk_say(
@@ -286,8 +323,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	if (!message) {
 		worker_fail(w, -EPROTO, "server %u: %s", s->index, talk->fault);
 	} else if (strcmp(type, "welcome") == 0 && !s->welcome) {
-		s->welcome = true;
-		maybe_run(w);
+		welcomed(s, message);
 	} else if (strcmp(type, "again") == 0 && !s->welcome) {
 		join_again(s);
 	} else if (strcmp(type, "refused") == 0) {
@@ -298,8 +334,10 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "leave") == 0 && w->leaving) {
 		may_leave(w, message);
 	} else if (strcmp(type, "there") == 0) {
-		tern_talk_say(&s->talk, json_pack("{s:s, s:I}", "type", "here", "version",
-						(json_int_t)w->version));
+		tern_talk_say(&s->talk,
+			json_pack("{s:s, s:I}", "type", "here", "version",
+				(json_int_t)(w->version > w->first_version ? w->version
+									   : 0)));
 	} else if (strcmp(type, "give") == 0) {
 		give_on_give(s);
 	} else if (strcmp(type, "done") == 0) {
@@ -528,8 +566,6 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		return r;
 	}
 	spare_init(w);
-	if (!w->spare)
-		versions_receive(w, 0);
 	worker_wait_start(w);
 	*out = w;
 	return 0;

@@ -99,8 +99,9 @@ struct tern_worker_opts {
 	 * `step` steps to interrupted_path, so that the caller can prepare. If it returns
 	 * an error, with why->text, nothing is saved. May be NULL. */
 	int (*interrupted)(void *arg, uint64_t step, struct tern_ps_text *why);
-	/* All processes are connected and the steps begin; may be NULL. */
-	void (*begun)(void *arg);
+	/* All processes are connected and the steps begin, from first_step on: 0, or the
+	 * step of a snapshot. May be NULL. */
+	void (*begun)(void *arg, uint64_t first_step);
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a log line has happened; may be NULL. */
 	void (*note)(void *arg, const char *text);

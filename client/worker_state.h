@@ -142,6 +142,10 @@ struct tern_worker {
 	struct version_part *parts[2]; /* one entry per chunk */
 	uint32_t missing[2];
 	uint64_t version; /* complete, and in use; the next one may be here, too */
+	/* The job's first version, which is being received before it is complete: 0, or that
+	 * of a snapshot. It is known when a server has said welcome. */
+	uint64_t first_version;
+	bool welcomed;
 	bool last_posted; /* the receives of the last version are posted */
 
 	/* give.c */

@@ -12,7 +12,8 @@
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: all
  *                      workers have joined server j. "arithmetic" is "" unless norms are
  *                      added up over the servers
- *   server -> worker   {"type":"welcome"}; or {"type":"refused", "text":...}; or
+ *   server -> worker   {"type":"welcome", "version":v}: v is the job's first version, 0 or
+ *                      that of a snapshot; or {"type":"refused", "text":...}; or
  *                      {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
  *                      worker of another job) still belongs to a worker that has left or
@@ -52,6 +53,13 @@
  *                      with the weight of its slots (not before the first), and metrics
  *                      that were set since, each with the step. z may be "nan", "inf" or
  *                      "-inf"
+ *
+ * Snapshots, in sync mode (server/snapshot_state.h), after "start":
+ *
+ *   server -> server 0 {"type":"snapshot_wanted"}
+ *   server 0 -> server {"type":"snapshot", "step":v, "number":k}: copy version v
+ *   server -> server 0 the same with "bytes", "digest" and "late":false: the part is written;
+ *                      or with "text":..., why not, and "late":true if v was over
  *
  * The end in async mode:
  *

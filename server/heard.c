@@ -79,6 +79,12 @@ static void on_given(struct server_peer *p, const json_t *message)
 	given_on_begin(p);
 }
 
+static void on_snapshot_wanted(struct server_peer *p, const json_t *message)
+{
+	(void)message;
+	snapshots_ask(p->server);
+}
+
 static void on_abort(struct server_peer *p, const json_t *message)
 {
 	server_aborted(p, tern_peer_name(p->peer), message);
@@ -121,6 +127,9 @@ static const struct word {
 	{"giver", ZERO, ANY_TIME, given_on_giver},
 	{"given", SERVER, ANY_TIME, given_on_report},
 	{"given", ZERO, ANY_TIME, on_given},
+	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
+	{"snapshot", ZERO, SYNC_MODE, snapshots_on_begin},
+	{"snapshot_wanted", SERVER, SYNC_MODE, on_snapshot_wanted},
 	{"abort", WORKER | SERVER, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
 	{"refused", ZERO, ANY_TIME, on_abort_by_zero},

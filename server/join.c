@@ -15,6 +15,7 @@
 
 void join_forget_job(struct tern_server *s)
 {
+	snapshots_fini(s);
 	given_fini(s);
 	shard_fini(s);
 	lease_fini(s);
@@ -46,6 +47,8 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 	r = s->workers ? tern_plan_init(&s->plan, &s->job) : -ENOMEM;
 	if (r == 0)
 		r = shard_init(s);
+	if (r == 0)
+		r = snapshots_init(s);
 	if (r == 0)
 		r = given_init(s);
 	if (r == 0)
@@ -103,6 +106,20 @@ static bool read_numbers(const json_t *message, const struct tern_ps_job *job,
 	return false;
 }
 
+/* True unless this server is to take or load snapshots, and the job's mode has none. */
+static bool may_be_saved(const struct tern_server *s, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	if (job->mode == TERN_MODE_SYNC ||
+		(!s->opts.snapshots.directory && !s->opts.resume))
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"mode: this server has --%s, which needs sync, and the job has %s",
+		s->opts.resume ? "resume" : "snapshots",
+		tern_mode_text(job->mode, job->ssp).text);
+	return false;
+}
+
 /* Adopts the job of the first worker. True for a later worker if its job and its number
  * for this server are the same. */
 static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
@@ -111,7 +128,9 @@ static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
 	struct tern_server *s = p->server;
 
 	if (!s->has_job)
-		return adopt_in_words(s, job, index, why);
+		return may_be_saved(s, job, why) &&
+		       !resume_differs(s, job, tern_peer_name(p->peer), why) &&
+		       adopt_in_words(s, job, index, why);
 	if (s->index == index)
 		return !tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why);
 	snprintf(why->text, sizeof(why->text),
@@ -171,7 +190,8 @@ static void welcome(struct server_peer *p)
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "welcome"));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I}", "type", "welcome", "version",
+					(json_int_t)s->first_version));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);
@@ -240,6 +260,10 @@ void join_on_join(struct server_peer *p, const json_t *message)
 	bool first = !s->has_job;
 	uint32_t index;
 
+	if (resume_is_searching(s)) {
+		guests_ask_later(p);
+		return;
+	}
 	if (!may_be_worker(p, message, &index, &why)) {
 		if (job_may_go_soon(s))
 			guests_ask_later(p);

@@ -82,6 +82,7 @@ static void tell_end(struct tern_server *s)
 	tern_timer_clear(s->opts.ctx, &s->end_timer);
 	tern_timer_clear(s->opts.ctx, &s->late_timer);
 	tern_timer_clear(s->opts.ctx, &s->progress_timer);
+	snapshots_end(s);
 	guests_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
@@ -239,6 +240,8 @@ void server_maybe_end(struct tern_server *s)
 		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 		return;
 	}
+	if (snapshots_hold_end(s))
+		return;
 	progress_end(s);
 	skip_warn(s);
 	s->over = true;
@@ -389,7 +392,11 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (r == 0)
 		r = tern_listen(
 			opts->ctx, opts->listen, &peer, on_accept, s, &s->listener);
+	if (r == 0)
+		r = resume_init(s);
 	if (r < 0) {
+		tern_listener_free(s->listener);
+		resume_fini(s);
 		tern_pool_free(s->talk_pool);
 		tern_pool_free(s->staging);
 		free(s);
@@ -413,6 +420,11 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
 }
 
+void tern_server_snapshot(struct tern_server *s)
+{
+	snapshots_ask(s);
+}
+
 void tern_server_free(struct tern_server *s)
 {
 	struct tern_list *n;
@@ -426,6 +438,7 @@ void tern_server_free(struct tern_server *s)
 		free(p);
 	}
 	join_forget_job(s);
+	resume_fini(s);
 	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
 	free(s);

@@ -39,6 +39,21 @@ struct tern_server_progress {
 	const char *waits_for;
 };
 
+struct tern_server_snapshot_opts { /* snapshots of a job in sync mode, ps/snapshot.h */
+	const char *directory;     /* the same one for all servers; NULL: no snapshots */
+	/* At each step that is a multiple of every_steps; 0: every every_ns, 0: 10 minutes.
+	 * And at the last step. */
+	uint64_t every_steps, every_ns;
+	uint32_t keep; /* number of snapshots that are kept; 0: 3 */
+};
+
+struct tern_server_snapshot {     /* a snapshot that has ended */
+	uint64_t step, bytes, ns; /* bytes of its parts; time that it took */
+	const char *
+		path; /* of its manifest; NULL: it was not published, and `why` says why */
+	const char *why;
+};
+
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
@@ -64,8 +79,12 @@ struct tern_server_opts {
 	/* Budget for received gradients in sync mode, raised if the job needs more
 	 * (sync.c); 0: 256 MiB. */
 	uint64_t staging_bytes;
+	struct tern_server_snapshot_opts snapshots;
+	/* A directory, whose newest snapshot that is whole the job goes on from, or the
+	 * manifest of one; NULL: the job begins at step 0. */
+	const char *resume;
 	/* Limit of parameters and state, in async mode also of the workers' gradients
-	 * and copies; 0: TERN_POOL_BYTES_MAX. */
+	 * and copies; 0: TERN_POOL_BYTES_MAX. A copy for a snapshot does not count. */
 	uint64_t memory_bytes;
 	/* Number of workers that a job must have; 0: any. */
 	uint32_t workers;
@@ -91,6 +110,8 @@ struct tern_server_opts {
 	void (*begun)(void *arg);
 	/* Called on server 0 while the steps are made, some times a second. May be NULL. */
 	void (*progress)(void *arg, const struct tern_server_progress *progress);
+	/* Called on server 0: a snapshot was published, or has failed. May be NULL. */
+	void (*snapshot)(void *arg, const struct tern_server_snapshot *snapshot);
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
 	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
@@ -116,6 +137,10 @@ void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
  * `save`: one worker saves the present parameters, if the steps have begun; a server
  * other than 0 then first asks server 0 which one. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
+
+/* Takes a snapshot now, if the options have a directory and the steps have begun. Any server
+ * of the job may be asked. */
+void tern_server_snapshot(struct tern_server *server);
 
 /* Frees the server. Its tasks must have ended (host_env_stop), and the context must have
  * been freed. */

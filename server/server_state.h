@@ -19,6 +19,7 @@
  *     twice.c   slots that two workers have computed
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
+ *     snapshot.c, snapshots.c, resume.c  see snapshot_state.h
  *     progress.c  what workers say of their losses and metrics, and reports of it
  *
  * A slot is one of the R gradients of a step; a version of a chunk is its parameters
@@ -212,6 +213,10 @@ struct chunk {
 	bool computing;         /* async: `task` is running */
 	bool copies;            /* async: `task` makes a copy for the worker */
 	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
+	/* snapshot.c: room for a copy, or the copy; NULL: none is wanted. And whether the
+	 * task that updates the chunk makes it. */
+	struct chunk_copy *copy;
+	bool copies_next;
 };
 
 /* A gradient of one slot and chunk that the worker `from` sends although the server
@@ -228,6 +233,10 @@ struct extra {
 
 /* The tensors of a chunk, and in which updates they are skipped (skip.c). */
 struct skips;
+
+struct chunk_copy; /* a chunk at the end of a step (snapshot_state.h) */
+struct snapshots;  /* snapshot_state.h */
+struct resume;     /* resume.c */
 
 struct stream {                /* async: the exchange of one chunk with one worker */
 	struct tern_list node; /* in chunk->ready */
@@ -339,6 +348,10 @@ struct tern_server {
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */
 	struct tern_plan plan;
+	uint64_t
+		first_version; /* the job's steps begin with it: 0, or that of a snapshot */
+	struct snapshots *snapshots; /* NULL: none are taken */
+	struct resume *resume;       /* NULL: the job begins at step 0 */
 	bool has_job, running, over, told;
 	int64_t finisher; /* if over: the worker that saves; -1: unknown */
 	/* If over: the job was interrupted, and the finisher saves the parameters that it
@@ -487,6 +500,8 @@ void chunk_pin(struct chunk *c, const struct tern_buf *buf);
 bool chunk_takes(const struct chunk *c, uint32_t worker, const struct tern_req *req);
 void chunk_submit(struct chunk *c, void (*run)(struct tern_task *),
 	void (*done)(struct tern_task *));
+/* The values of a snapshot are loaded: the chunks are made. */
+void shard_loaded(struct tern_server *s);
 
 /* sync.c */
 void sync_start(struct tern_server *s);
@@ -628,12 +643,49 @@ void skip_prepare(struct chunk *c, struct tern_updater_step *step);
 /* The last step is done: warns of tensors that were left out of all of them. */
 void skip_warn(struct tern_server *s);
 void skip_fini(struct chunk *c);
+uint32_t skip_tensor_count(const struct chunk *c);
+/* Copies by how many updates each tensor was left out of, to memory from malloc(); *skipped
+ * is NULL if all were in every update. -ENOMEM. */
+int skip_copy(const struct chunk *c, uint64_t **skipped, uint32_t *count);
+int skip_set(struct chunk *c, const uint64_t *skipped); /* -ENOMEM */
 
 /* twice.c */
 /* A gradient has arrived, with these values and these marks; NULL: without marks. */
 void twice_note(struct gradient *g, const struct server_peer *from, const float *values,
 	const uint8_t *marks);
 void twice_on_digests(struct server_peer *p, const json_t *message);
+
+/* snapshot.c: called before the task that updates the chunk, in it, and after it. */
+void snapshot_before_update(struct chunk *c);
+void snapshot_in_update(struct chunk *c);
+void snapshot_after_update(struct chunk *c);
+
+/* snapshots.c */
+int snapshots_init(struct tern_server *s);
+void snapshots_fini(struct tern_server *s);
+void snapshots_start(struct tern_server *s); /* the steps begin */
+void snapshots_end(struct tern_server *s); /* the server ends: no further one is begun */
+/* Server 0: a chunk has its next version. */
+void snapshots_step_made(struct tern_server *s);
+/* A snapshot is wanted now. */
+void snapshots_ask(struct tern_server *s);
+/* True if the job is done, but for a snapshot: the server must not end yet. */
+bool snapshots_hold_end(const struct tern_server *s);
+void snapshots_on_begin(struct server_peer *zero, const json_t *message);
+void snapshots_on_report(struct server_peer *server, const json_t *message);
+void snapshots_on_lost(struct tern_server *s, uint32_t server);
+
+/* resume.c */
+int resume_init(struct tern_server *s);
+void resume_fini(struct tern_server *s);
+bool resume_is_searching(const struct tern_server *s);
+bool resume_is_loading(const struct tern_server *s);
+/* True if the job cannot go on from the snapshot; why->text says why. */
+bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const char *who,
+	struct tern_ps_text *why);
+/* Loads the values of this server's chunks, and calls shard_loaded(), perhaps in this call.
+ * False: the job begins at step 0. */
+bool resume_load(struct tern_server *s);
 
 /* norm.c */
 int norm_init(struct tern_server *s);

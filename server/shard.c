@@ -405,15 +405,23 @@ static void made(struct tern_task *task)
 
 void shard_make(struct tern_server *s)
 {
-	if (shard_is_made(s))
+	if (s->made_count < s->chunk_count)
+		chunk_submit(&s->chunks[s->made_count], make, made);
+	else if (!resume_load(s))
+		join_shard_made(s);
+}
+
+void shard_loaded(struct tern_server *s)
+{
+	if (start_has_workers(s))
 		join_shard_made(s);
 	else
-		chunk_submit(&s->chunks[s->made_count], make, made);
+		start_forget(s);
 }
 
 bool shard_is_made(const struct tern_server *s)
 {
-	return s->made_count == s->chunk_count;
+	return s->made_count == s->chunk_count && !resume_is_loading(s);
 }
 
 static void fini_chunk(struct chunk *c)
@@ -470,6 +478,7 @@ void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const
 
 	skip_prepare(c, &step);
 	c->status = tern_updater_update(c->server->opts.updater, c->kept, &step);
+	snapshot_in_update(c);
 }
 
 bool chunk_failed(struct chunk *c)

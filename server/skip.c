@@ -60,6 +60,11 @@ void skip_fini(struct chunk *c)
 	skips_free(c->skips);
 }
 
+uint32_t skip_tensor_count(const struct chunk *c)
+{
+	return (uint32_t)tern_marks_span(&c->server->job, c->plan).count;
+}
+
 static struct skips *skips_new(const struct chunk *c)
 {
 	struct skips *k = calloc(1, sizeof(*k));
@@ -77,6 +82,31 @@ static struct skips *skips_new(const struct chunk *c)
 		return k;
 	skips_free(k);
 	return NULL;
+}
+
+int skip_copy(const struct chunk *c, uint64_t **skipped, uint32_t *count)
+{
+	const struct skips *k = c->skips;
+
+	*skipped = NULL;
+	*count = k ? k->tensors.count : 0;
+	if (!k)
+		return 0;
+	*skipped = malloc(*count * sizeof(**skipped));
+	if (!*skipped)
+		return -ENOMEM;
+	memcpy(*skipped, k->skipped, *count * sizeof(**skipped));
+	return 0;
+}
+
+int skip_set(struct chunk *c, const uint64_t *skipped)
+{
+	if (!c->skips)
+		c->skips = skips_new(c);
+	if (!c->skips)
+		return -ENOMEM;
+	memcpy(c->skips->skipped, skipped, c->skips->tensors.count * sizeof(*skipped));
+	return 0;
 }
 
 /* ---- receiving marks ---- */

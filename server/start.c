@@ -216,10 +216,12 @@ void start_on_recovered(struct tern_server *s)
 
 void start_steps(struct tern_server *s)
 {
-	if (s->job.mode == TERN_MODE_SYNC)
+	if (s->job.mode == TERN_MODE_SYNC) {
 		sync_start(s);
-	else
+		snapshots_start(s);
+	} else {
 		async_start(s);
+	}
 }
 
 static void start(struct tern_server *s)

@@ -154,6 +154,8 @@ static void applied(struct tern_task *task)
 		return;
 	chunk_publish(c);
 	enter(c, CHUNK_HOLDING);
+	snapshot_after_update(c);
+	snapshots_step_made(s);
 	hold(c);
 	sync_next(s);
 }
@@ -206,13 +208,19 @@ static void apply_sum(struct tern_task *task)
 		c, c->version, c->version + 1, inputs(c), input_count(c), scale(c), 1.0f);
 }
 
+static void submit_update(struct chunk *c)
+{
+	snapshot_before_update(c);
+	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
+}
+
 void sync_apply(struct chunk *c, double clip)
 {
 	c->clip = clip;
 	enter(c, CHUNK_APPLYING);
 	/* Version v + 1 overwrites v - 1: wait until the sends of v - 1 have ended. */
 	if (c->sends_out[(c->version + 1) & 1] == 0)
-		chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
+		submit_update(c);
 	else
 		c->waits_for_sends = true;
 }
@@ -223,7 +231,7 @@ void sync_sends_ended(struct chunk *c)
 		c->sends_out[(c->version + 1) & 1] || c->server->over)
 		return;
 	c->waits_for_sends = false;
-	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
+	submit_update(c);
 }
 
 /* ---- two phases ---- */

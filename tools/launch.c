@@ -64,6 +64,8 @@ int launch_check(
 	const struct launch_settings *s = opts->settings;
 	int r = fabric_check_listen(opts->fabric, s->listen, error);
 
+	if (r == 0)
+		r = snapshots_check(&s->snapshots, error);
 	if (r == 0 && !s->secret.insecure && !*secret->text)
 		r = make_secret(secret, error);
 	if (r == 0)
@@ -171,9 +173,10 @@ static void start_server(struct launch *l, unsigned index)
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24];
-	const char *args[32] = {"server", "--fabric", fabric_name(fabric), "--spin-us",
-		l->spin_us, "--index", number, "--json", "--worker-timeout", timeout_s,
-		"--workers", workers};
+	struct snapshot_args snapshot_args;
+	const char *args[32 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
+		"--worker-timeout", timeout_s, "--workers", workers};
 	size_t n = 12;
 
 	snprintf(number, sizeof(number), "%u", index);
@@ -203,6 +206,7 @@ static void start_server(struct launch *l, unsigned index)
 	if (s->secret.insecure)
 		args[n++] = "--insecure";
 	n += launch_add_secret(l, args + n);
+	n += snapshots_args(&s->snapshots, args + n, &snapshot_args);
 	args[n] = NULL;
 	launch_role(l, "server", index, args);
 }

@@ -19,6 +19,7 @@
 #include "tools/job.h"
 #include "tools/report.h"
 #include "tools/secret.h"
+#include "tools/snapshots.h"
 #include "tools/supervise.h"
 
 /* After the first failure the launcher waits this long for reports that say more about the
@@ -36,6 +37,7 @@ struct launch_settings {
 	struct device_choice server_device;
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */
+	struct snapshot_settings snapshots;
 };
 
 /* Rows for a launcher's table of options; `field` of its settings is a struct
@@ -52,7 +54,8 @@ struct launch_settings {
 			settings, field.server_device, .initial = "cpu",                 \
 			.parse = device_parse),                                          \
 		THREADS_OPTION("server-threads", settings, field.server_threads),        \
-		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s)
+		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
+		SNAPSHOT_OPTIONS(settings, field.snapshots)
 
 struct launch_opts {
 	const struct launch_settings *settings;

@@ -290,6 +290,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&r->l.out, c->name, json_incref(event));
 	} else if (strcmp(name, "device") == 0 || strcmp(name, "warning") == 0 ||
+		   strcmp(name, "snapshot") == 0 ||
 		   (strcmp(name, "note") == 0 && first)) {
 		json_object_set_new(event, "who", json_string(c->name));
 		launch_report(&r->l, c->name, json_incref(event));

@@ -16,6 +16,7 @@
 #include "tools/log.h"
 #include "tools/role.h"
 #include "tools/secret.h"
+#include "tools/snapshots.h"
 
 struct server_settings {
 	const char *listen; /* --listen; NULL: see fabric_listen_address() */
@@ -27,6 +28,7 @@ struct server_settings {
 	uint64_t index, spin_us, threads;
 	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
+	struct snapshot_settings snapshots;
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -54,6 +56,7 @@ static const struct option options[] = {
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
+	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
@@ -100,9 +103,13 @@ static void stop(struct role *role, const char *why, bool save)
 	tern_server_stop(s->server, text, save);
 }
 
+/* SIGUSR1 also asks for a snapshot. */
 static void describe(struct role *role, char *text, size_t bytes)
 {
-	tern_server_describe(((struct server_role *)role)->server, text, bytes);
+	struct server_role *s = (struct server_role *)role;
+
+	tern_server_describe(s->server, text, bytes);
+	tern_server_snapshot(s->server);
 }
 
 static void note(void *arg, const char *text)
@@ -170,9 +177,34 @@ static void progress(void *arg, const struct tern_server_progress *p)
 static void begun(void *arg)
 {
 	struct server_role *s = arg;
+	struct tern_server_stats stats;
 
-	s->recent[s->recent_count++] = (struct mark){.ns = tern_clock_ns()};
+	tern_server_stats(s->server, &stats);
+	s->recent[s->recent_count++] =
+		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	role_report(arg, json_pack("{ss}", "event", "begun"));
+}
+
+static void snapshot(void *arg, const struct tern_server_snapshot *n)
+{
+	char text[700];
+
+	if (!n->path) {
+		snprintf(text, sizeof(text),
+			"no snapshot of step %llu: %s: training goes on, and the "
+			"snapshots "
+			"before stay",
+			(unsigned long long)n->step, n->why);
+		warning(arg, text);
+		return;
+	}
+	snprintf(text, sizeof(text), "snapshot of step %llu: %.400s, %.1f MB in %.2f s",
+		(unsigned long long)n->step, n->path, (double)n->bytes / 1e6,
+		(double)n->ns / 1e9);
+	role_report(arg, json_pack("{ss sI sI sf so so}", "event", "snapshot", "step",
+				 (json_int_t)n->step, "bytes", (json_int_t)n->bytes,
+				 "seconds", (double)n->ns / 1e9, "path",
+				 report_text(n->path), "text", report_text(text)));
 }
 
 static void lost(void *arg, uint32_t worker, const char *text)
@@ -279,6 +311,9 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.joined = joined,
 		.begun = begun,
 		.progress = progress,
+		.snapshots = snapshots_opts(&settings->snapshots),
+		.resume = settings->snapshots.resume,
+		.snapshot = snapshot,
 		.lost = lost,
 		.ended = ended,
 		.arg = &s->role,
@@ -320,6 +355,7 @@ static int server_run(int argc, char **argv)
 		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
 		device_check_memory(
 			settings.tensor_memory, settings.device.cuda, &error) ||
+		snapshots_check(&settings.snapshots, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,

@@ -76,8 +76,9 @@ struct train {
 
 static bool is_for_servers(const struct train *t, const char *arg)
 {
-	static const char *const names[] = {
-		"--listen", "--server-device", "--server-threads", "--worker-timeout"};
+	static const char *const names[] = {"--listen", "--server-device",
+		"--server-threads", "--worker-timeout", "--snapshots", "--snapshot-every",
+		"--snapshot-keep", "--resume"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -316,6 +317,7 @@ static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
 	       strcmp(name, "status") == 0 || strcmp(name, "warning") == 0 ||
+	       strcmp(name, "snapshot") == 0 ||
 	       (strcmp(name, "note") == 0 &&
 		       (launch_is_worker(&t->l, c) || launch_number(&t->l, c) == 0));
 }
@@ -543,6 +545,10 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 {
 	int r = job_check(&s->job, error);
 
+	if (r == 0 && s->job.mode.kind != TERN_MODE_SYNC &&
+		(s->launch.snapshots.directory || s->launch.snapshots.resume))
+		r = options_refuse(error, "--%s needs --mode sync",
+			s->launch.snapshots.directory ? "snapshots" : "resume");
 	if (r == 0)
 		r = device_check_memory(s->job.tensor_memory,
 			s->job.device.cuda || s->launch.server_device.cuda, error);

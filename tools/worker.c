@@ -72,6 +72,7 @@ struct worker_role {
 	 * last reports. */
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
+	uint64_t first; /* the step that the job begins at: 0, or that of a snapshot */
 };
 
 /* ---- events ---- */
@@ -123,7 +124,7 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 
 	/* The final rates leave out the first step, unless it is the only one: it is slow,
 	 * since memory is touched and libraries are loaded for the first time. */
-	if (w->last.step == 1)
+	if (w->last.step == w->first + 1)
 		w->begun = w->last;
 	w->last = (struct mark){.ns = now_ns, .step = p->step, .bytes = p->bytes};
 	/* begun() was not called yet: this worker began without a slot, and its first
@@ -146,11 +147,13 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	w->recent[++w->recent_count % RECENT] = w->last;
 }
 
-static void begun(void *arg)
+static void begun(void *arg, uint64_t first)
 {
 	struct worker_role *w = arg;
 
-	w->begun = w->recent[0] = (struct mark){.ns = tern_clock_ns()};
+	w->begun = w->recent[0] = w->last =
+		(struct mark){.ns = tern_clock_ns(), .step = first};
+	w->first = first;
 	role_report(&w->role, json_pack("{ss}", "event", "begun"));
 }
 

@@ -272,7 +272,8 @@ static void test_the_last_chunks_of_four_billion_elements_move(void **state)
 	while (!rig.joined)
 		step(&rig);
 	assert_true(rig.joined_elements == MOST);
-	tern_talk_say(&rig.talk, json_pack("{s:s}", "type", "welcome"));
+	tern_talk_say(
+		&rig.talk, json_pack("{s:s, s:i}", "type", "welcome", "version", 0));
 	last = w->plan.chunk_count - 1;
 	last_bf16 = tern_plan_chunk_at(&w->plan, MOST - 100017);
 	assert_int_equal(last_bf16, last - 1);

@@ -82,6 +82,13 @@ static void server_done(void *arg, int status, const char *text)
 	current->broken = true;
 }
 
+static void server_snapshot(void *arg, const struct tern_server_snapshot *snapshot)
+{
+	(void)arg;
+	if (current->snapshot)
+		current->snapshot(current, snapshot);
+}
+
 static void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -141,7 +148,8 @@ static void start_server(struct job *j, unsigned i)
 	open_member(j, m, "server", i);
 	if (tern_updater_cpu_new(tern_kernels_cpu(), &m->updater) < 0)
 		tern_never("an updater");
-	snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u", i);
+	snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u-%u",
+		j->generation, i);
 	if (tern_server_new(
 		    &(struct tern_server_opts){.domain = tern_sim_domain(m->process),
 			    .ctx = m->ctx,
@@ -151,6 +159,9 @@ static void start_server(struct job *j, unsigned i)
 			    .leave_ns = j->leave_ns ? j->leave_ns : TERN_NS_PER_MS,
 			    .worker_timeout_ns = j->worker_timeout_ns,
 			    .progress = server_progress,
+			    .snapshots = j->snapshots,
+			    .resume = j->resumes ? j->snapshots.directory : NULL,
+			    .snapshot = server_snapshot,
 			    .ended = server_done,
 			    .arg = m},
 		    &m->server) < 0)
@@ -215,6 +226,12 @@ void job_start(struct job *j, const struct tern_dataset *data)
 		job_add_worker(j, i);
 }
 
+void job_crash(struct job *j)
+{
+	for (unsigned i = 0; i < j->count; i++)
+		tern_sim_crash(j->members[i].process);
+}
+
 static bool all_ended(void *arg)
 {
 	struct job *j = arg;
@@ -233,7 +250,17 @@ static bool has_begun(const struct job *j)
 	struct tern_server_stats stats;
 
 	tern_server_stats(j->members[0].server, &stats);
-	return stats.steps > 0;
+	return stats.steps > j->members[0].server->first_version;
+}
+
+void job_run(struct job *j, const struct tern_dataset *data)
+{
+	if (j->perform) {
+		j->perform(j, data);
+		return;
+	}
+	job_start(j, data);
+	tern_sim_run(j->sim, job_disturb, j, 60 * TERN_NS_PER_S);
 }
 
 /* Chooses one of the members that still run, at random, from `count` members starting

@@ -92,6 +92,17 @@ struct job {
 	struct tern_engine *(*engine)(void *arg, size_t rows);
 	void *engine_arg;
 
+	/* Snapshots are taken in "snapshots"; directory NULL: none. And whether the job goes on
+	 * from the newest one. */
+	struct tern_server_snapshot_opts snapshots;
+	bool resumes;
+	/* Called on server 0. May be NULL. */
+	void (*snapshot)(struct job *j, const struct tern_server_snapshot *snapshot);
+	/* Does what job_run() does, in another way. May be NULL. */
+	void (*perform)(struct job *j, const struct tern_dataset *data);
+	unsigned
+		generation; /* jobs in one simulator have servers at different addresses */
+
 	uint64_t reconnect_ns;
 	/* Time that server 0 waits before it decides about leaving workers; 0: 1 ms. */
 	uint64_t leave_ns;
@@ -125,6 +136,10 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose);
  * (the worker that saves) writes the parameters to the file "result".
  */
 void job_start(struct job *j, const struct tern_dataset *data);
+/* Starts the job and runs it to its end. */
+void job_run(struct job *j, const struct tern_dataset *data);
+/* Crashes all members at once. */
+void job_crash(struct job *j);
 /* Adds worker `index`, also in place of one that was lost. */
 struct member *job_add_worker(struct job *j, unsigned index);
 /* For tern_sim_run(), which calls it at each instant with the job as its argument:

@@ -306,8 +306,7 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 		job->engine = ledger_engine;
 	job->engine_arg = &model;
 	job->sim = tern_sim_new(&opts);
-	job_start(job, ledger_data());
-	tern_sim_run(job->sim, job_disturb, job, 60 * TERN_NS_PER_S);
+	job_run(job, ledger_data());
 	good = job_judge(job) &&
 	       (job->doomed || (ledger_is_right(job) && (!job->also || job->also(job))));
 	job_finish(job);

@@ -22,4 +22,12 @@ struct program *program_new(struct job *j, struct member *m, unsigned index);
 /* Frees the program and its session, after the context. NULL is allowed. */
 void program_free(struct program *p);
 
+/* Makes the job's workers programs, and sets how their results are checked. given: which
+ * tensors have given initial values, as job.given. */
+void program_describe(struct job *j, unsigned given);
+/* Chooses which tensors travel as bf16. In async mode, where a worker that is lost leaves
+ * some chunks updated, all of them have the same types, so that the chunks are those of the
+ * ledger. A session sorts by types before names, so here the types are sorted, too. */
+void program_choose_types(struct job *j, uint64_t seed);
+
 #endif

@@ -71,6 +71,12 @@ bool scenario_user(uint64_t seed, bool verbose, uint64_t *hash);
  * workers are lost while they give them. */
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Jobs that take snapshots and go on from them: all processes crash at once, at any instant,
+ * and others begin in their place, also on a disk that is slow, full, or fails, and after the
+ * newest snapshot was damaged. At each instant the newest published snapshot can be loaded.
+ * The result must have the same bytes as without disturbance. */
+bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
  * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);

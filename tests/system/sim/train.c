@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "tests/system/sim/job.h"
+#include "tests/system/sim/train.h"
 
 static struct tern_dataset *data;
 
@@ -249,8 +250,7 @@ static bool run(
 	j->staging_bytes = 1u << 20;
 	j->engine = new_engine;
 	j->engine_arg = model;
-	job_start(j, data);
-	tern_sim_run(j->sim, job_disturb, j, 60 * TERN_NS_PER_S);
+	job_run(j, data);
 	good = job_judge(j);
 	if (good && j->script)
 		good = is_saved(j);
@@ -321,6 +321,12 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 	if (async)
 		return run(&opts, &job, kind % 4 / 2 * 2, hash);
 	return is_known(kind) && run(&opts, &job, kind, hash);
+}
+
+bool train_run(
+	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
+{
+	return is_known(kind % KINDS) && run(opts, j, kind % KINDS, hash);
 }
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A server's part of a snapshot: copies of its chunks, and the file that they go to. */
+#include "server/snapshot_state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/digest.h"
+#include "ps/safetensors.h"
+
+/* ---- copies ---- */
+
+static void copy_free(struct chunk_copy *copy)
+{
+	if (!copy)
+		return;
+	free(copy->w);
+	free(copy->state.m);
+	free(copy->state.v);
+	free(copy->skipped);
+	free(copy);
+}
+
+void snapshot_drop_copies(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		copy_free(s->chunks[i].copy);
+		s->chunks[i].copy = NULL;
+		s->chunks[i].copies_next = false;
+	}
+}
+
+/* Copies version `version` of the chunk, which is the newest. Called in a task. */
+static int make_copy(struct chunk *c, uint64_t version)
+{
+	struct tern_updater *u = c->server->opts.updater;
+	struct chunk_copy *copy = c->copy;
+	size_t bytes = c->plan->count * sizeof(float);
+	bool has_m = tern_updater_has_m(&c->kept->opts);
+	bool has_v = tern_updater_has_v(&c->kept->opts);
+	int r;
+
+	copy->w = malloc(bytes);
+	copy->state.m = has_m ? malloc(bytes) : NULL;
+	copy->state.v = has_v ? malloc(bytes) : NULL;
+	if (!copy->w || (has_m && !copy->state.m) || (has_v && !copy->state.v))
+		return -ENOMEM;
+	r = tern_updater_copy(u, c->kept, copy->w, chunk_w(c, version));
+	if (r == 0)
+		r = tern_updater_get_state(u, c->kept, &copy->state);
+	return r == 0 ? skip_copy(c, &copy->skipped, &copy->tensor_count) : r;
+}
+
+void snapshot_before_update(struct chunk *c)
+{
+	const struct snapshots *n = c->server->snapshots;
+
+	c->copies_next = n && n->taking && c->copy && c->version + 1 == n->id.step;
+}
+
+void snapshot_in_update(struct chunk *c)
+{
+	if (c->copies_next && c->status == 0)
+		c->copy->status = make_copy(c, c->version + 1);
+}
+
+/* ---- the file ---- */
+
+static void report(struct tern_server *s, const char *why, bool late)
+{
+	const struct snapshots *n = s->snapshots;
+	const struct snapshot_report report = {.id = n->id,
+		.bytes = n->bytes,
+		.digest = n->digest,
+		.late = late,
+		.why = why};
+	char digest[20];
+	json_t *message;
+
+	if (s->index == 0) {
+		snapshots_report(s, &report);
+		return;
+	}
+	snprintf(digest, sizeof(digest), "%016" PRIx64, n->digest);
+	message = json_pack("{s:s, s:I, s:I, s:I, s:s, s:b}", "type", "snapshot", "step",
+		(json_int_t)n->id.step, "number", (json_int_t)n->id.number, "bytes",
+		(json_int_t)n->bytes, "digest", digest, "late", late);
+	if (why)
+		json_object_set_new(message, "text", tern_talk_text(why));
+	if (!s->to_zero->gone)
+		tern_talk_say(&s->to_zero->talk, message);
+	else
+		json_decref(message);
+}
+
+/* This server's part has ended; why NULL: it is written. */
+static void finish(struct tern_server *s, const char *why, bool late)
+{
+	struct snapshots *n = s->snapshots;
+
+	n->taking = false;
+	snapshot_drop_copies(s);
+	if (n->iov)
+		free(n->iov[0].iov_base);
+	free(n->iov);
+	free(n->path);
+	n->iov = NULL;
+	n->path = NULL;
+	report(s, why, late);
+	server_maybe_end(s);
+}
+
+static void fail(struct tern_server *s, const char *what, int status)
+{
+	char why[300];
+
+	snprintf(why, sizeof(why), "server %u: %.160s: %s", s->index, what,
+		status == -ENOMEM ? "no memory" : strerror(-status));
+	finish(s, why, false);
+}
+
+static void written(struct tern_file_op *op)
+{
+	struct snapshots *n = tern_container_of(op, struct snapshots, op);
+
+	if (n->server->over)
+		return;
+	if (op->status < 0)
+		fail(n->server, op->path, op->status);
+	else
+		finish(n->server, NULL, false);
+}
+
+static void digest(struct tern_task *task)
+{
+	struct snapshots *n = tern_container_of(task, struct snapshots, task);
+
+	n->digest = tern_digest_parts(n->iov, (int)n->vector_count + 1, &n->bytes);
+}
+
+static void digested(struct tern_task *task)
+{
+	struct snapshots *n = tern_container_of(task, struct snapshots, task);
+	struct tern_server *s = n->server;
+	int r;
+
+	if (s->over)
+		return;
+	n->op = (struct tern_file_op){.kind = TERN_FILE_WRITE,
+		.path = n->path,
+		.parts = n->iov,
+		.part_count = (int)n->vector_count + 1,
+		.done = written};
+	r = tern_env_file(s->env, &n->op);
+	if (r < 0)
+		fail(s, n->path, r);
+}
+
+struct builder { /* the tensors of a part */
+	struct tern_safetensor *tensors;
+	char (*names)[32];
+	uint32_t count;
+};
+
+static void add(struct builder *b, const char *what, const struct chunk *c,
+	enum tern_dtype dtype, uint64_t count, const void *data)
+{
+	if (!data)
+		return;
+	snprintf(b->names[b->count], sizeof(b->names[0]), "%s.%u", what, c->number);
+	b->tensors[b->count] = (struct tern_safetensor){.name = b->names[b->count],
+		.shape = tern_shape_1d(dtype, count),
+		.data = data};
+	b->count++;
+}
+
+static int build(struct tern_server *s)
+{
+	struct snapshots *n = s->snapshots;
+	size_t most = 4ull * s->chunk_count + 1;
+	struct builder b = {.tensors = calloc(most, sizeof(*b.tensors)),
+		.names = calloc(most, sizeof(*b.names))};
+	int r = -ENOMEM;
+
+	n->iov = calloc(most + 1, sizeof(*n->iov));
+	for (uint32_t i = 0; b.tensors && b.names && i < s->chunk_count; i++) {
+		const struct chunk *c = &s->chunks[i];
+		uint64_t count = c->plan->count;
+
+		add(&b, "w", c, TERN_F32, count, c->copy->w);
+		add(&b, "m", c, TERN_F32, count, c->copy->state.m);
+		add(&b, "v", c, TERN_F32, count, c->copy->state.v);
+		add(&b, "skipped", c, TERN_U64, c->copy->tensor_count, c->copy->skipped);
+	}
+	n->vector_count = b.count;
+	if (b.tensors && b.names && n->iov)
+		r = tern_safetensors_build(b.tensors, b.count, NULL, 0, n->iov);
+	free(b.tensors);
+	free(b.names);
+	return r;
+}
+
+/* All chunks are copied: writes the part. */
+static void write_part(struct tern_server *s)
+{
+	struct snapshots *n = s->snapshots;
+	int r = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count && r == 0; i++)
+		r = s->chunks[i].copy->status;
+	n->path = tern_snapshot_path(s->opts.snapshots.directory,
+		tern_snapshot_part_name(n->id, s->index).text);
+	if (r == 0)
+		r = n->path ? build(s) : -ENOMEM;
+	n->task.run = digest;
+	n->task.done = digested;
+	if (r == 0)
+		r = tern_env_submit(s->env, &n->task);
+	if (r < 0)
+		fail(s, "a copy of the parameters", r);
+}
+
+static void chunk_copied(struct tern_server *s)
+{
+	if (--s->snapshots->left_count == 0)
+		write_part(s);
+}
+
+/* ---- a chunk that has the step already: the last one of the job ---- */
+
+static void copy_now(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	c->copy->status = make_copy(c, c->version);
+}
+
+static void copied_now(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	if (!c->server->over)
+		chunk_copied(c->server);
+}
+
+/* True if the chunk's step is over, or its update has begun. At the last step of the job
+ * a chunk stays what it is. */
+static bool is_late(const struct chunk *c, uint64_t step)
+{
+	return step < c->server->job.steps &&
+	       (c->version >= step ||
+		       (c->version + 1 == step && c->state == CHUNK_APPLYING));
+}
+
+static void copy_at_end(struct chunk *c)
+{
+	if (c->version == c->server->job.steps)
+		chunk_submit(c, copy_now, copied_now);
+}
+
+void snapshot_after_update(struct chunk *c)
+{
+	const struct snapshots *n = c->server->snapshots;
+
+	if (TERN_TAKE(c->copies_next))
+		chunk_copied(c->server);
+	else if (n && n->taking && c->copy && c->version == n->id.step)
+		copy_at_end(c); /* the snapshot was begun during the last update */
+}
+
+void snapshot_take(struct tern_server *s, struct tern_snapshot_id id)
+{
+	struct snapshots *n = s->snapshots;
+	bool late = false, no_memory = false;
+
+	n->id = id;
+	n->taking = true;
+	n->status = 0;
+	n->bytes = n->digest = 0;
+	n->left_count = s->chunk_count;
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		struct chunk *c = &s->chunks[i];
+
+		late = late || is_late(c, id.step);
+		c->copy = calloc(1, sizeof(*c->copy));
+		no_memory = no_memory || !c->copy;
+	}
+	if (late || no_memory) {
+		finish(s, late ? "the step was over" : "no memory for copies", late);
+		return;
+	}
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
+		copy_at_end(&s->chunks[i]);
+	if (n->left_count == 0)
+		write_part(s);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Snapshots (ps/snapshot.h) of a job in sync mode, between the files that take them:
+ *
+ *     snapshot.c   this server's part: copies of the chunks, and the file
+ *     snapshots.c  server 0: when snapshots are taken, which are published and kept
+ *     resume.c     loading one, before the steps
+ *
+ *     server 0:  IDLE --due--> TAKING --all parts are written--> PUBLISHING --> CLEANING --> IDLE
+ *                                |                                                 ^
+ *                                +--a server has failed, or heard of it too late --+
+ *
+ * Server 0 names a step that no server has reached yet. When a chunk comes to that step, the
+ * task that has updated it copies it before the next update can begin. So the copies of all
+ * servers are of the same step, and training goes on while they are written. A server holds at
+ * most one copy of its share.
+ */
+#ifndef TERN_SERVER_SNAPSHOT_STATE_H
+#define TERN_SERVER_SNAPSHOT_STATE_H
+
+#include "ps/snapshot.h"
+#include "server/server_state.h"
+
+/* A chunk as it was at the end of the snapshot's step. The task of the chunk makes it. */
+struct chunk_copy {
+	float *w;
+	struct tern_updater_state state;
+	uint64_t *skipped; /* skip.c; NULL: every update was of all tensors */
+	uint32_t tensor_count;
+	int status;
+};
+
+enum snapshots_state {
+	SNAPSHOTS_IDLE,
+	SNAPSHOTS_TAKING,
+	SNAPSHOTS_PUBLISHING,
+	SNAPSHOTS_CLEANING,
+};
+
+struct snapshots {
+	struct tern_server *server;
+	/* The snapshot that this server takes part in, or did last. */
+	struct tern_snapshot_id id;
+
+	/* snapshot.c */
+	bool taking;         /* this server's part is not written yet */
+	uint32_t left_count; /* chunks that were not copied yet */
+	int status;          /* of a copy, or of the file */
+	struct iovec *iov;   /* the part: its header and vectors */
+	uint32_t vector_count;
+	uint64_t bytes, digest;
+	char *path;
+	struct tern_task task; /* computes the digest */
+	struct tern_file_op op;
+
+	/* snapshots.c */
+	enum snapshots_state state;
+	struct tern_snapshot_part *parts; /* by server: what they have reported */
+	bool *reported;
+	uint32_t missing_count;
+	bool failed, late;
+	char why[300]; /* if failed: the first reason */
+	/* How many steps ahead of server 0 the step of a snapshot is, at least. */
+	uint64_t margin;
+	uint64_t begun_ns, last_step; /* last_step: of the last one that was begun */
+	bool asked;                   /* one is due as soon as none is being taken */
+	bool on_request;              /* the present one was due so */
+	bool final; /* that of the last step was begun, or can never be */
+	struct tern_timer timer;
+	char *manifest, *manifest_path;
+	struct iovec manifest_part;
+	struct tern_file_op zero_op;
+	char **stale; /* paths of files to be removed */
+	size_t stale_count;
+};
+
+/* snapshot.c */
+/* Takes part in the snapshot `id`: copies each chunk when it comes to the step, and then
+ * writes the part. The result is reported by snapshots_report(), perhaps in this call. */
+void snapshot_take(struct tern_server *s, struct tern_snapshot_id id);
+void snapshot_drop_copies(struct tern_server *s);
+
+/* snapshots.c */
+/* A server's part was written (status 0), or was not: `why` says so. late: the server had
+ * passed the step. */
+struct snapshot_report {
+	struct tern_snapshot_id id;
+	uint64_t bytes, digest;
+	bool late;
+	const char *why; /* NULL: the part is written */
+};
+void snapshots_report(struct tern_server *s, const struct snapshot_report *report);
+
+#endif

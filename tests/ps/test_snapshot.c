@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names and manifests of snapshots, and the search for the newest one that is whole, on a
+ * simulated disk: whatever is missing, cut or changed, the search finds the newest snapshot
+ * that is as it was written, or says why there is none.
+ */
+#include "tests/harness/cmocka.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "ps/snapshot.h"
+#include "transport/context.h"
+#include "transport/sim/sim.h"
+
+#define PARTS 3u
+
+static struct tern_ps_text why;
+
+/* A job of 20 chunks, on three servers. */
+static struct tern_ps_job make_job(void)
+{
+	static struct tern_param param;
+	static char servers[PARTS][128] = {"tcp://a:1", "tcp://b:2", "tcp://c:3"};
+	struct tern_ps_job job = {.mode = TERN_MODE_SYNC,
+		.steps = 1000,
+		.seed = 7,
+		.slots = 4,
+		.workers = 2,
+		.batch = 32,
+		.arithmetic = "some",
+		.params = &param,
+		.param_count = 1,
+		.element_count = 100000,
+		.servers = servers,
+		.server_count = PARTS};
+
+	tern_optimizer_parse("adam", &job.optimizer);
+	param = (struct tern_param){.name = "w",
+		.shape = tern_shape_1d(TERN_F32, 100000),
+		.count = 100000,
+		.init = TERN_INIT_ZEROS};
+	return job;
+}
+
+/* ---- names ---- */
+
+static void test_names_are_read_back(void **state)
+{
+	static const struct tern_snapshot_id ids[] = {
+		{0, 0}, {200, 0x1f2e3d4c}, {UINT64_MAX, UINT32_MAX}, {1ull << 40, 1}};
+	struct tern_snapshot_id id;
+	uint32_t part;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(ids); i++) {
+		assert_true(tern_snapshot_name_read(
+			tern_snapshot_manifest_name(ids[i]).text, &id, &part));
+		assert_int_equal(tern_snapshot_compare(id, ids[i]), 0);
+		assert_int_equal(part, TERN_SNAPSHOT_MANIFEST);
+		assert_true(tern_snapshot_name_read(
+			tern_snapshot_part_name(ids[i], 255).text, &id, &part));
+		assert_int_equal(tern_snapshot_compare(id, ids[i]), 0);
+		assert_int_equal(part, 255);
+	}
+	assert_string_equal(tern_snapshot_part_name(ids[1], 0).text,
+		"step-000000000200-1f2e3d4c.0.safetensors");
+	assert_string_equal(tern_snapshot_manifest_name(ids[1]).text,
+		"step-000000000200-1f2e3d4c.json");
+}
+
+static void test_other_names_are_no_snapshots(void **state)
+{
+	static const char *const names[] = {"", ".", "model.safetensors",
+		"step-000000000200-1f2e3d4c", "step-200-1f2e3d4c.json",
+		"step-000000000200-1F2E3D4C.json", "step-000000000200-1f2e3d4c.json.bak",
+		".step-000000000200-1f2e3d4c.json.new",
+		"step-000000000200-1f2e3d4c.00.safetensors",
+		"step-000000000200-1f2e3d4c.x.safetensors",
+		"step--00000000200-1f2e3d4c.json", "step-+00000000200-1f2e3d4c.json"};
+	struct tern_snapshot_id id;
+	uint32_t part;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
+		if (tern_snapshot_name_read(names[i], &id, &part))
+			fail_msg("%s", names[i]);
+}
+
+/* ---- manifests ---- */
+
+static char *some_manifest(struct tern_snapshot_id id, const struct tern_ps_job *job,
+	const struct tern_snapshot_part *parts)
+{
+	struct tern_plan plan;
+	char *text;
+
+	assert_int_equal(tern_plan_init(&plan, job), 0);
+	text = tern_snapshot_encode(id, job, &plan, parts);
+	assert_non_null(text);
+	tern_plan_fini(&plan);
+	return text;
+}
+
+static const struct tern_snapshot_part some_parts[PARTS] = {
+	{.bytes = 10, .digest = 1}, {.bytes = 20, .digest = UINT64_MAX}, {.bytes = 1}};
+
+static void check_same(const struct tern_snapshot *s, const struct tern_ps_job *job)
+{
+	uint32_t chunks = 0;
+
+	assert_true(s->id.step == 200 && s->id.number == 5);
+	assert_int_equal(s->part_count, PARTS);
+	for (uint32_t i = 0; i < PARTS; i++) {
+		assert_true(s->parts[i].bytes == some_parts[i].bytes);
+		assert_true(s->parts[i].digest == some_parts[i].digest);
+		chunks += s->parts[i].chunk_count;
+	}
+	assert_true(chunks > PARTS);
+	assert_false(tern_ps_job_differs(&s->job, job, "the test", &why));
+}
+
+static void test_a_manifest_is_read_back(void **state)
+{
+	struct tern_ps_job job = make_job();
+	char *text = some_manifest((struct tern_snapshot_id){200, 5}, &job, some_parts);
+	struct tern_snapshot s;
+
+	(void)state;
+	assert_int_equal(tern_snapshot_decode(text, strlen(text), &s, &why), 0);
+	check_same(&s, &job);
+	tern_snapshot_fini(&s);
+	free(text);
+}
+
+/* Every manifest that is cut is refused, and every one with another byte, unless it means the
+ * same (the last digit of a fraction may). */
+static void test_a_manifest_that_is_cut_is_refused(void **state)
+{
+	struct tern_ps_job job = make_job();
+	char *text = some_manifest((struct tern_snapshot_id){200, 5}, &job, some_parts);
+	struct tern_snapshot s;
+
+	(void)state;
+	for (size_t n = 0; n < strlen(text); n++) {
+		assert_int_equal(tern_snapshot_decode(text, n, &s, &why), -EINVAL);
+		assert_true(*why.text);
+	}
+	for (size_t i = 0; i < strlen(text); i++) {
+		char was = text[i];
+
+		text[i] = (char)(was ^ 1);
+		if (tern_snapshot_decode(text, strlen(text), &s, &why) == 0) {
+			check_same(&s, &job);
+			tern_snapshot_fini(&s);
+		}
+		text[i] = was;
+	}
+	free(text);
+}
+
+/* Gives a changed manifest the digest that it needs. */
+static char *sign(const char *text)
+{
+	json_t *root = json_loads(text, 0, NULL);
+	char digest[20], *again;
+
+	assert_non_null(root);
+	json_object_del(root, "digest");
+	again = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+	snprintf(digest, sizeof(digest), "%016llx",
+		(unsigned long long)tern_digest(again, strlen(again)));
+	free(again);
+	json_object_set_new(root, "digest", json_string(digest));
+	again = json_dumps(root, 0);
+	json_decref(root);
+	return again;
+}
+
+static void check_bad(const char *from, const char *to, const char *expected)
+{
+	struct tern_ps_job job = make_job();
+	char *text = some_manifest((struct tern_snapshot_id){200, 5}, &job, some_parts);
+	char *at = strstr(text, from), *changed = NULL, *signed_text;
+	struct tern_snapshot s;
+
+	assert_non_null(at);
+	assert_true(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to,
+			    at + strlen(from)) > 0);
+	assert_int_equal(
+		tern_snapshot_decode(changed, strlen(changed), &s, &why), -EINVAL);
+	assert_non_null(strstr(why.text, "digest"));
+	signed_text = sign(changed);
+	assert_int_equal(tern_snapshot_decode(signed_text, strlen(signed_text), &s, &why),
+		-EINVAL);
+	if (!strstr(why.text, expected))
+		fail_msg("expected \"%s\", got \"%s\"", expected, why.text);
+	free(signed_text);
+	free(changed);
+	free(text);
+}
+
+/* A manifest that was printed in another way is the same. */
+static void test_a_manifest_may_be_spaced(void **state)
+{
+	struct tern_ps_job job = make_job();
+	char *text = some_manifest((struct tern_snapshot_id){200, 5}, &job, some_parts);
+	char *spaced = sign(text);
+	struct tern_snapshot s;
+
+	(void)state;
+	assert_string_not_equal(text, spaced);
+	assert_int_equal(tern_snapshot_decode(spaced, strlen(spaced), &s, &why), 0);
+	tern_snapshot_fini(&s);
+	free(spaced);
+	free(text);
+}
+
+static void test_a_wrong_manifest_is_refused_with_the_reason(void **state)
+{
+	(void)state;
+	check_bad("tern snapshot 1", "tern snapshot 2", "format");
+	check_bad("\"step\":200", "\"step\":0", "step");
+	check_bad("\"number\":5", "\"number\":-1", "number");
+	check_bad("\"steps\":1000", "\"steps\":-5", "steps");
+	check_bad("\"bytes\":10", "\"bytes\":-10", "bytes");
+	check_bad("\"digest\":\"0000000000000001\"", "\"digest\":\"1\"", "digest");
+	check_bad("\"digest\":\"0000000000000001\"", "\"digest\":\"000000000000000x\"",
+		"digest");
+	check_bad("\"chunks\":[0,3,", "\"chunks\":[3,", "in none");
+	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,1,3,", "in two");
+	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,3,-1,", "none of the job");
+	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,3,4000000,", "none of the job");
+}
+
+/* ---- going on ---- */
+
+static void test_a_job_of_other_processes_may_go_on(void **state)
+{
+	struct tern_ps_job job = make_job();
+	struct tern_snapshot s = {.id = {200, 5}, .job = make_job()};
+	struct tern_param started = job.params[0];
+
+	(void)state;
+	started.init = TERN_INIT_NORMAL;
+	started.b = 1;
+	job.params = &started;
+	job.workers = 7;
+	job.server_count = 1;
+	job.steps = 200;
+	strcpy(job.arithmetic, "another");
+	assert_false(tern_snapshot_differs(&s, &job, "worker 0", &why));
+}
+
+static void check_differs(const struct tern_ps_job *job, const char *expected)
+{
+	const struct tern_snapshot s = {.id = {200, 5}, .job = make_job()};
+
+	assert_true(tern_snapshot_differs(&s, job, "worker 0", &why));
+	if (!strstr(why.text, expected) ||
+		!strstr(why.text, "step-000000000200-00000005"))
+		fail_msg("expected \"%s\", got \"%s\"", expected, why.text);
+}
+
+static void test_another_job_may_not_go_on(void **state)
+{
+	struct tern_ps_job job = make_job();
+	struct tern_param other = job.params[0];
+
+	(void)state;
+	job.steps = 199;
+	check_differs(&job, "steps: worker 0 has 199");
+	job = make_job();
+	job.slots = 5;
+	check_differs(&job, "slots: worker 0 has 5, the job 4");
+	job = make_job();
+	job.seed = 8;
+	check_differs(&job, "seed");
+	job = make_job();
+	other.shape.dims[0] = 5;
+	job.params = &other;
+	check_differs(&job, "shape");
+	job = make_job();
+	job.optimizer.lr = 5;
+	check_differs(&job, "learning rate");
+}
+
+/* ---- the search ---- */
+
+struct searcher {
+	struct tern_snapshot_search search;
+	struct tern_sim *sim;
+	struct tern_sim_process *process;
+	struct tern_context *ctx;
+	bool ended;
+	int status;
+	unsigned passed_over;
+};
+
+static void passed_over(struct tern_snapshot_search *search, const char *text)
+{
+	struct searcher *s = tern_container_of(search, struct searcher, search);
+
+	s->passed_over++;
+	assert_non_null(strstr(text, "cannot be used"));
+}
+
+static void done(struct tern_snapshot_search *search, int status)
+{
+	struct searcher *s = tern_container_of(search, struct searcher, search);
+
+	s->ended = true;
+	s->status = status;
+}
+
+static bool has_ended(void *arg)
+{
+	return ((struct searcher *)arg)->ended;
+}
+
+static void part_bytes(struct tern_snapshot_id id, uint32_t part, char *bytes)
+{
+	for (int i = 0; i < 64; i++)
+		bytes[i] = (char)(id.step + 31 * part + i);
+}
+
+/* Puts a snapshot on the disk. */
+static void put(struct tern_sim_disk *disk, uint64_t step)
+{
+	struct tern_snapshot_id id = {step, 5};
+	struct tern_snapshot_part parts[PARTS] = {{0}};
+	struct tern_ps_job job = make_job();
+	char path[80], bytes[64], *text;
+
+	for (uint32_t i = 0; i < PARTS; i++) {
+		part_bytes(id, i, bytes);
+		snprintf(path, sizeof(path), "d/%s", tern_snapshot_part_name(id, i).text);
+		tern_sim_disk_put(disk, path, bytes, sizeof(bytes));
+		parts[i].bytes = sizeof(bytes);
+		parts[i].digest = tern_digest(bytes, sizeof(bytes));
+	}
+	text = some_manifest(id, &job, parts);
+	snprintf(path, sizeof(path), "d/%s", tern_snapshot_manifest_name(id).text);
+	tern_sim_disk_put(disk, path, text, strlen(text));
+	free(text);
+}
+
+static void open_searcher(struct searcher *s)
+{
+	*s = (struct searcher){.sim = tern_sim_new(&(struct tern_sim_opts){.seed = 3})};
+	s->process = tern_sim_process_new(s->sim, "one");
+	assert_int_equal(tern_context_new_in(tern_sim_domain(s->process),
+				 &(struct tern_context_opts){0}, tern_sim_env(s->process),
+				 &s->ctx),
+		0);
+	tern_sim_drive(s->process, s->ctx);
+}
+
+static void search(struct searcher *s, const char *path)
+{
+	s->ended = false;
+	s->passed_over = 0;
+	s->search = (struct tern_snapshot_search){.env = tern_sim_env(s->process),
+		.path = path,
+		.passed_over = passed_over,
+		.done = done};
+	assert_int_equal(tern_snapshot_search_start(&s->search), 0);
+	assert_int_equal(tern_sim_run(s->sim, has_ended, s, TERN_NS_PER_S), 0);
+}
+
+static void close_search(struct searcher *s)
+{
+	tern_snapshot_fini(&s->search.found);
+	tern_snapshot_search_fini(&s->search);
+}
+
+static void check_finds(
+	struct searcher *s, const char *path, uint64_t step, unsigned passed)
+{
+	search(s, path);
+	assert_int_equal(s->status, 0);
+	assert_true(s->search.found.id.step == step);
+	assert_string_equal(s->search.directory, "d");
+	assert_int_equal(s->passed_over, passed);
+	close_search(s);
+}
+
+static void check_finds_none(struct searcher *s, const char *path, const char *expected)
+{
+	search(s, path);
+	assert_int_equal(s->status, -ENOENT);
+	if (!strstr(s->search.why.text, expected))
+		fail_msg("expected \"%s\", got \"%s\"", expected, s->search.why.text);
+	close_search(s);
+}
+
+static void close_searcher(struct searcher *s)
+{
+	tern_sim_forget(s->process, s->ctx);
+	tern_context_free(s->ctx);
+	tern_sim_process_free(s->process);
+	tern_sim_free(s->sim);
+}
+
+static void test_the_newest_that_is_whole_is_found(void **state)
+{
+	struct tern_sim_disk *disk;
+	struct searcher s;
+	char torn[63] = {0};
+
+	(void)state;
+	open_searcher(&s);
+	disk = tern_sim_disk(s.sim);
+	check_finds_none(&s, "d", "no snapshot is in d");
+	tern_sim_disk_put(disk, "d/step-000000000900-00000005.0.safetensors", "x", 1);
+	tern_sim_disk_put(disk, "d/.step-000000000900-00000005.json.new", "x", 1);
+	check_finds_none(&s, "d", "no snapshot is in d");
+	put(disk, 100);
+	check_finds(&s, "d", 100, 0);
+	put(disk, 1000);
+	put(disk, 200);
+	check_finds(&s, "d", 1000, 0);
+	check_finds(&s, "d/step-000000000200-00000005.json", 200, 0);
+	check_finds_none(&s, "d/step-000000000201-00000005.json", "No such file");
+	/* The newest loses a part, the next one is cut, and then the last one changes. */
+	tern_sim_disk_remove(disk, "d/step-000000001000-00000005.2.safetensors");
+	check_finds(&s, "d", 200, 1);
+	tern_sim_disk_put(
+		disk, "d/step-000000000200-00000005.1.safetensors", torn, sizeof(torn));
+	check_finds(&s, "d", 100, 2);
+	check_finds_none(&s, "d/step-000000000200-00000005.json", "63 bytes");
+	tern_sim_disk_put(
+		disk, "d/step-000000000100-00000005.0.safetensors", torn, 64 - 1);
+	check_finds_none(&s, "d", "step-000000000100-00000005 cannot be used");
+	assert_int_equal(s.passed_over, 3);
+	close_searcher(&s);
+}
+
+/* One changed bit, and a manifest under the name of another. */
+static void test_a_changed_snapshot_is_passed_over(void **state)
+{
+	struct tern_sim_disk *disk;
+	struct searcher s;
+	char bytes[64];
+	const void *manifest;
+	size_t count = 0;
+
+	(void)state;
+	open_searcher(&s);
+	disk = tern_sim_disk(s.sim);
+	put(disk, 100);
+	part_bytes((struct tern_snapshot_id){100, 5}, 1, bytes);
+	bytes[63] ^= 1;
+	tern_sim_disk_put(
+		disk, "d/step-000000000100-00000005.1.safetensors", bytes, sizeof(bytes));
+	check_finds_none(&s, "d", "digest");
+	put(disk, 100);
+	check_finds(&s, "d", 100, 0);
+	manifest = tern_sim_disk_get(disk, "d/step-000000000100-00000005.json", &count);
+	tern_sim_disk_put(disk, "d/step-000000000300-00000005.json", manifest, count);
+	check_finds(&s, "d", 100, 1);
+	close_searcher(&s);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_names_are_read_back),
+		cmocka_unit_test(test_other_names_are_no_snapshots),
+		cmocka_unit_test(test_a_manifest_is_read_back),
+		cmocka_unit_test(test_a_manifest_that_is_cut_is_refused),
+		cmocka_unit_test(test_a_manifest_may_be_spaced),
+		cmocka_unit_test(test_a_wrong_manifest_is_refused_with_the_reason),
+		cmocka_unit_test(test_a_job_of_other_processes_may_go_on),
+		cmocka_unit_test(test_another_job_may_not_go_on),
+		cmocka_unit_test(test_the_newest_that_is_whole_is_found),
+		cmocka_unit_test(test_a_changed_snapshot_is_passed_over),
+	};
+
+	return cmocka_run_group_tests_name("snapshot", tests, NULL, NULL);
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Snapshots. A history is a job of several lives: in each but the last one all processes crash
+ * at once, at an instant that the seed chooses, in most seeds while a file is written. The next
+ * life has other numbers of servers and workers, and goes on from the newest snapshot if there
+ * is one.
+ *
+ * At each instant the newest snapshot that was ever published, or a newer one, can be loaded
+ * from the disk, unless the test itself has damaged it.
+ */
+#include "tests/system/sim/scenario.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "ps/snapshot.h"
+#include "tests/system/sim/ledger.h"
+#include "tests/system/sim/program.h"
+#include "tests/system/sim/train.h"
+#include "transport/sim/disk.h"
+
+#define DIRECTORY "snapshots"
+#define LIVES_MAX 4u
+
+static struct history {
+	struct job *job;
+	struct tern_sim_disk *disk;
+	bool faults;        /* the disk is sometimes full, or fails */
+	uint64_t changes;   /* of the disk, when it was last looked at */
+	uint64_t published; /* the newest step that can be loaded; 0: none */
+	bool crashes; /* this life ends in a crash, when the disk has changed so often, */
+	uint64_t crash_changes, crash_ns; /* or at that time */
+	bool crashed, damaged;
+} history;
+
+static uint64_t below(uint64_t n)
+{
+	return tern_rng_below(tern_sim_rng(history.job->sim), n);
+}
+
+static void complain(const char *what, uint64_t step)
+{
+	fprintf(stderr, "snapshots: %s, step %llu\n", what, (unsigned long long)step);
+	history.job->broken = true;
+}
+
+/* ---- the disk ---- */
+
+static struct tern_file_op list_files(void)
+{
+	struct tern_file_op op = {.kind = TERN_FILE_LIST, .path = DIRECTORY};
+
+	tern_sim_disk_end(history.disk, &op);
+	return op;
+}
+
+static const void *contents(struct tern_snapshot_name name, size_t *bytes)
+{
+	char path[100];
+
+	snprintf(path, sizeof(path), DIRECTORY "/%s", name.text);
+	*bytes = 0;
+	return tern_sim_disk_get(history.disk, path, bytes);
+}
+
+/* True if the snapshot can be loaded. */
+static bool is_whole(struct tern_snapshot_id id)
+{
+	struct tern_snapshot s;
+	struct tern_ps_text why;
+	size_t bytes;
+	const void *data = contents(tern_snapshot_manifest_name(id), &bytes);
+	bool whole = true;
+
+	if (!data || tern_snapshot_decode(data, bytes, &s, &why) < 0)
+		return false;
+	for (uint32_t i = 0; i < s.part_count && whole; i++) {
+		data = contents(tern_snapshot_part_name(id, i), &bytes);
+		whole = data && tern_snapshot_check_part(&s, i, data, bytes, &why);
+	}
+	tern_snapshot_fini(&s);
+	return whole;
+}
+
+/* The newest snapshot that can be loaded. False: there is none. */
+static bool newest_whole(struct tern_snapshot_id *newest, unsigned *count)
+{
+	struct tern_file_op op = list_files();
+	struct tern_snapshot_id *ids;
+	size_t id_count;
+
+	*count = 0;
+	if (tern_snapshot_list(op.data, op.bytes, &ids, &id_count) < 0)
+		tern_never("a list");
+	for (size_t i = 0; i < id_count; i++)
+		if (is_whole(ids[i])) {
+			*newest = ids[i];
+			++*count;
+		}
+	free(ids);
+	free(op.data);
+	return *count > 0;
+}
+
+static void look(void)
+{
+	struct tern_snapshot_id newest = {0};
+	unsigned count;
+
+	if (history.changes == history.disk->change_count)
+		return;
+	history.changes = history.disk->change_count;
+	newest_whole(&newest, &count);
+	if (newest.step < history.published)
+		complain("the newest one is gone", history.published);
+	history.published = newest.step;
+}
+
+/* Server 0 has published a snapshot. */
+static void published(struct job *j, const struct tern_server_snapshot *snapshot)
+{
+	(void)j;
+	look();
+	if (snapshot->path && history.published < snapshot->step)
+		complain("one that is published cannot be loaded", snapshot->step);
+	if (!snapshot->path && !history.faults)
+		complain(snapshot->why, snapshot->step);
+}
+
+/* Cuts, changes or removes a file of the newest snapshot, if there is an older one. */
+static void damage(void)
+{
+	struct tern_snapshot_id id;
+	struct tern_snapshot_name name;
+	char path[100], *copy;
+	const void *data;
+	unsigned count;
+	size_t bytes;
+
+	if (!newest_whole(&id, &count) || count < 2 || below(3))
+		return;
+	name = below(2) ? tern_snapshot_manifest_name(id)
+			: tern_snapshot_part_name(id, 0);
+	data = contents(name, &bytes);
+	copy = malloc(bytes + 1);
+	tern_assert(copy && bytes > 1);
+	memcpy(copy, data, bytes);
+	snprintf(path, sizeof(path), DIRECTORY "/%s", name.text);
+	copy[below(bytes)] ^= 1;
+	if (below(3) == 0)
+		tern_sim_disk_remove(history.disk, path);
+	else
+		tern_sim_disk_put(
+			history.disk, path, copy, below(2) ? bytes : below(bytes));
+	free(copy);
+	history.damaged = true;
+	history.published = 0;
+	look();
+}
+
+/* ---- a life ---- */
+
+/* The disk is full for a while, or fails. Not before the steps: then a server could not read
+ * what another one can. */
+static void trouble_disk(struct job *j)
+{
+	struct tern_sim_disk_opts *opts = tern_sim_disk_opts(history.disk);
+
+	if (!history.faults || !j->members[0].server->running)
+		return;
+	opts->fail_permille = 30;
+	if (opts->capacity_bytes)
+		opts->capacity_bytes = below(20) ? opts->capacity_bytes : 0;
+	else if (below(100) == 0)
+		opts->capacity_bytes = history.disk->used_bytes + below(40000);
+}
+
+static bool is_time_to_crash(const struct job *j)
+{
+	return history.crashes && (history.disk->change_count >= history.crash_changes ||
+					  tern_sim_now_ns(j->sim) >= history.crash_ns);
+}
+
+static bool live(void *arg)
+{
+	struct job *j = arg;
+	bool ended;
+
+	look();
+	trouble_disk(j);
+	if (is_time_to_crash(j)) {
+		job_crash(j);
+		history.crashed = true;
+	}
+	ended = job_disturb(j);
+	look();
+	return ended;
+}
+
+/* Gives the next life its processes. */
+static void be_born(struct job *j, const struct job *first, unsigned life)
+{
+	struct tern_snapshot_id newest;
+	unsigned count;
+	bool broken = j->broken;
+
+	*j = *first;
+	j->broken = broken;
+	j->generation = life;
+	j->servers = 1 + (unsigned)below(3);
+	j->workers = 1 + (unsigned)below(4);
+	j->losses = TERN_MIN(j->losses, j->workers - 1);
+	j->snapshot = published;
+	j->snapshots = (struct tern_server_snapshot_opts){.directory = DIRECTORY,
+		.every_steps = 1 + below(3),
+		.keep = 1 + (uint32_t)below(3)};
+	if (below(4) == 0) { /* by time */
+		j->snapshots.every_steps = 0;
+		j->snapshots.every_ns = TERN_NS_PER_US * (50 + below(2000));
+	}
+	j->resumes = newest_whole(&newest, &count);
+	/* A simulated program gives up when it cannot save its results. */
+	history.faults = below(3) == 0 && !j->sessions;
+	*tern_sim_disk_opts(history.disk) =
+		(struct tern_sim_disk_opts){.slowness = 1 + (unsigned)below(8)};
+	history.crash_changes = history.disk->change_count + 1 + below(24);
+	history.crash_ns = tern_sim_now_ns(j->sim) + below(8 * TERN_NS_PER_MS);
+	if (below(2))
+		history.crash_ns = UINT64_MAX;
+	tern_sim_disk_remove(history.disk, "result");
+}
+
+/* The last life has ended: its last step is saved, and nothing is left that is not needed. */
+static void check_end(struct job *j)
+{
+	struct tern_file_op op = list_files();
+	struct tern_snapshot_id id;
+	unsigned manifests = 0;
+	uint32_t part;
+
+	if (history.published < j->plan.steps)
+		complain("the last step is not saved", history.published);
+	for (size_t at = 0; at < op.bytes; at += strlen((char *)op.data + at) + 1) {
+		if (!tern_snapshot_name_read((char *)op.data + at, &id, &part))
+			continue;
+		manifests += part == TERN_SNAPSHOT_MANIFEST;
+		if (part != TERN_SNAPSHOT_MANIFEST && !is_whole(id))
+			complain("a part without a manifest is left", id.step);
+	}
+	if (manifests > j->snapshots.keep)
+		complain("more are left than should be kept", manifests);
+	free(op.data);
+}
+
+static void perform(struct job *j, const struct tern_dataset *data)
+{
+	const struct job first = *j;
+	unsigned lives;
+
+	history = (struct history){.job = j, .disk = tern_sim_disk(j->sim)};
+	lives = 1 + (unsigned)below(LIVES_MAX);
+	for (unsigned life = 0; life < lives && !j->broken; life++) {
+		if (life > 0) {
+			job_finish(j);
+			damage();
+		}
+		be_born(j, &first, life);
+		history.crashes = life + 1 < lives && below(8);
+		history.crashed = false;
+		job_start(j, data);
+		tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
+		if (!history.crashed && !job_judge(j))
+			j->broken = true;
+	}
+	/* A job that was done when it was resumed takes no snapshot, and removes none. */
+	if (!history.faults && !history.damaged && !j->broken &&
+		j->members[0].server->first_version < j->plan.steps)
+		check_end(j);
+}
+
+bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = {.servers = 1,
+		.workers = 1,
+		.cut_permille = seed % 4 == 1 ? 100 : 0,
+		.hurt_permille = 30,
+		.nap_permille = seed / 4 % 4 == 1 ? 20 : 0,
+		.losses = seed / 16 % 3 == 2,
+		.perform = perform};
+
+	if (seed % 3 == 0) {
+		program_describe(&job, seed / 3 % 2 ? (unsigned)(seed / 6 % 128) : 0);
+		program_choose_types(&job, seed);
+	}
+	if (seed % 3 < 2)
+		return ledger_run(&job, seed, verbose, hash);
+	return train_run(&opts, &job, (unsigned)(seed / 3), hash);
+}

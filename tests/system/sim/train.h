@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The jobs of scenario_train(), for other scenarios. */
+#ifndef TERN_TESTS_SYSTEM_SIM_TRAIN_H
+#define TERN_TESTS_SYSTEM_SIM_TRAIN_H
+
+#include "tests/system/sim/job.h"
+
+/* Completes the description of a job in sync mode of four steps, whose model, clipping and
+ * number of slots follow from `kind`; runs it, and checks that it saves the bytes of an
+ * undisturbed job of one server and one worker. */
+bool train_run(
+	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash);
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See snapshots.h. */
+#include "tools/snapshots.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "ps/snapshot.h"
+#include "tools/host_file.h"
+
+#define EVERY_MOST 1000000000ull
+
+int snapshots_parse_every(const char *text, void *at, struct message *why)
+{
+	static const struct {
+		const char *unit;
+		uint64_t seconds; /* 0: steps */
+	} units[] = {{"", 0}, {"s", 1}, {"m", 60}, {"h", 3600}};
+	struct snapshot_every *every = at;
+	char *end;
+	unsigned long long n = strtoull(text, &end, 10);
+
+	*every = (struct snapshot_every){0};
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(units); i++) {
+		if (strcmp(end, units[i].unit) != 0)
+			continue;
+		if (*text < '0' || *text > '9' || n < 1 || n > EVERY_MOST)
+			break;
+		if (units[i].seconds)
+			every->ns = n * units[i].seconds * TERN_NS_PER_S;
+		else
+			every->steps = n;
+		return 0;
+	}
+	return options_refuse(why,
+		"a number of steps from 1 to %llu, or a time such as 30s, 10m or 2h",
+		EVERY_MOST);
+}
+
+/* Finds the newest complete snapshot in a directory. Returns 0; -ENOENT: there is none; or an
+ * error of reading the directory. */
+static int newest(const char *directory, struct tern_snapshot_id *id)
+{
+	struct tern_file_op op = {.kind = TERN_FILE_LIST, .path = directory};
+	struct tern_snapshot_id *ids = NULL;
+	size_t count = 0;
+	int r;
+
+	host_file_run(&op);
+	r = op.status;
+	if (r == 0)
+		r = tern_snapshot_list(op.data, op.bytes, &ids, &count);
+	if (r == 0 && count == 0)
+		r = -ENOENT;
+	if (r == 0)
+		*id = ids[count - 1];
+	free(ids);
+	free(op.data);
+	return r;
+}
+
+static bool is_manifest(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	struct tern_snapshot_id id;
+	uint32_t part;
+
+	return tern_snapshot_name_read(slash ? slash + 1 : path, &id, &part) &&
+	       part == TERN_SNAPSHOT_MANIFEST;
+}
+
+static int check_resume(const char *path, struct message *error)
+{
+	struct tern_snapshot_id id;
+	struct stat st;
+	int r;
+
+	if (stat(path, &st) < 0)
+		return options_refuse(
+			error, "--resume %.300s: %s", path, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return is_manifest(path)
+			       ? 0
+			       : options_refuse(error,
+					 "--resume %.300s: expected a directory of "
+					 "snapshots, or a manifest, step-....json",
+					 path);
+	r = newest(path, &id);
+	if (r == -ENOENT)
+		return options_refuse(error,
+			"--resume %.300s: no snapshot is there: a job that begins has "
+			"--snapshots alone",
+			path);
+	return r == 0 ? 0
+		      : options_refuse(error, "--resume %.300s: %s", path, strerror(-r));
+}
+
+static int check_directory(const struct snapshot_settings *s, struct message *error)
+{
+	struct tern_snapshot_id id;
+	int r;
+
+	if (mkdir(s->directory, 0777) < 0 && errno != EEXIST)
+		return options_refuse(
+			error, "--snapshots %.300s: %s", s->directory, strerror(errno));
+	r = host_file_probe(s->directory, 1);
+	if (r < 0)
+		return options_refuse(
+			error, "--snapshots %.300s: %s", s->directory, strerror(-r));
+	r = s->resume ? -ENOENT : newest(s->directory, &id);
+	if (r == 0)
+		return options_refuse(error,
+			"--snapshots %.200s: an earlier job has left snapshots there, "
+			"the "
+			"newest %s: --resume %.200s goes on from it, or choose another "
+			"directory",
+			s->directory, tern_snapshot_short_name(id).text, s->directory);
+	return 0;
+}
+
+int snapshots_check(const struct snapshot_settings *s, struct message *error)
+{
+	int r = s->directory ? check_directory(s, error) : 0;
+
+	return r == 0 && s->resume ? check_resume(s->resume, error) : r;
+}
+
+struct tern_server_snapshot_opts snapshots_opts(const struct snapshot_settings *s)
+{
+	return (struct tern_server_snapshot_opts){.directory = s->directory,
+		.every_steps = s->every.steps,
+		.every_ns = s->every.ns,
+		.keep = (uint32_t)s->keep};
+}
+
+size_t snapshots_args(
+	const struct snapshot_settings *s, const char **args, struct snapshot_args *text)
+{
+	size_t n = 0;
+
+	if (s->directory) {
+		snprintf(text->every, sizeof(text->every), "%llu%s",
+			(unsigned long long)(s->every.steps
+						     ? s->every.steps
+						     : s->every.ns / TERN_NS_PER_S),
+			s->every.steps ? "" : "s");
+		snprintf(text->keep, sizeof(text->keep), "%llu",
+			(unsigned long long)s->keep);
+		args[n++] = "--snapshots";
+		args[n++] = s->directory;
+		args[n++] = "--snapshot-every";
+		args[n++] = text->every;
+		args[n++] = "--snapshot-keep";
+		args[n++] = text->keep;
+	}
+	if (s->resume) {
+		args[n++] = "--resume";
+		args[n++] = s->resume;
+	}
+	return n;
+}

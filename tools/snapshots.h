@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options about snapshots (ps/snapshot.h) of `tern server` and of the launchers. */
+#ifndef TERN_TOOLS_SNAPSHOTS_H
+#define TERN_TOOLS_SNAPSHOTS_H
+
+#include "server/server.h"
+#include "tools/options.h"
+
+struct snapshot_every {
+	uint64_t steps, ns; /* one of them is 0 */
+};
+
+struct snapshot_settings {
+	const char *directory, *resume; /* NULL: not given */
+	struct snapshot_every every;
+	uint64_t keep;
+};
+
+int snapshots_parse_every(const char *text, void *at, struct message *why);
+
+/* Rows for a table of options; `field` of its settings is a struct snapshot_settings. */
+#define SNAPSHOT_OPTIONS(settings, field)                                                \
+	OPTION(TEXT, "snapshots", "DIR",                                                 \
+		"save the state of the training there again and again (--mode sync); "   \
+		"the same directory for all servers",                                    \
+		settings, field.directory),                                              \
+		OPTION(CUSTOM, "snapshot-every", "N|Ns|Nm|Nh",                           \
+			"save every N steps, or every N seconds, minutes or hours",      \
+			settings, field.every, .initial = "10m",                         \
+			.parse = snapshots_parse_every),                                 \
+		OPTION(COUNT, "snapshot-keep", "K",                                      \
+			"how many snapshots are kept; older ones are removed", settings, \
+			field.keep, .initial = "3", .min = 1, .max = 1000000),           \
+		OPTION(TEXT, "resume", "DIR",                                            \
+			"go on from the newest snapshot in DIR, or from the one whose "  \
+			"manifest (step-....json) is given",                             \
+			settings, field.resume)
+
+/* Makes the directory if it does not exist, and checks that it can be written to and has no
+ * snapshots of an earlier job, unless the job goes on from them; and that there is a snapshot to
+ * go on from. -EINVAL: `error` has one line. */
+int snapshots_check(const struct snapshot_settings *settings, struct message *error);
+
+struct tern_server_snapshot_opts snapshots_opts(const struct snapshot_settings *settings);
+
+#define SNAPSHOT_ARGS_MAX 8u
+
+/* The options as arguments of `tern server`, which point into `text`. Returns how many. */
+struct snapshot_args {
+	char every[32], keep[24];
+};
+size_t snapshots_args(const struct snapshot_settings *settings, const char **args,
+	struct snapshot_args *text);
+
+#endif
