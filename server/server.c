@@ -240,8 +240,12 @@ void server_maybe_end(struct tern_server *s)
 		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 		return;
 	}
-	if (snapshots_hold_end(s))
+	if (snapshots_hold_end(s)) {
+		if (!s->held && s->opts.saving)
+			s->opts.saving(s->opts.arg);
+		s->held = true;
 		return;
+	}
 	progress_end(s);
 	skip_warn(s);
 	s->over = true;

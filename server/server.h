@@ -110,6 +110,9 @@ struct tern_server_opts {
 	void (*begun)(void *arg);
 	/* Called on server 0 while the steps are made, some times a second. May be NULL. */
 	void (*progress)(void *arg, const struct tern_server_progress *progress);
+	/* The workers have all that they need; the server ends when its last snapshot is
+	 * written. May be NULL. */
+	void (*saving)(void *arg);
 	/* Called on server 0: a snapshot was published, or has failed. May be NULL. */
 	void (*snapshot)(void *arg, const struct tern_server_snapshot *snapshot);
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if

@@ -353,6 +353,7 @@ struct tern_server {
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
 	bool has_job, running, over, told;
+	bool held;        /* server_maybe_end() has waited for a snapshot */
 	int64_t finisher; /* if over: the worker that saves; -1: unknown */
 	/* If over: the job was interrupted, and the finisher saves the parameters that it
 	 * has. */

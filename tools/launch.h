@@ -38,6 +38,7 @@ struct launch_settings {
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */
 	struct snapshot_settings snapshots;
+	uint64_t restarts; /* restart.h */
 };
 
 /* Rows for a launcher's table of options; `field` of its settings is a struct
@@ -55,7 +56,12 @@ struct launch_settings {
 			.parse = device_parse),                                          \
 		THREADS_OPTION("server-threads", settings, field.server_threads),        \
 		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
-		SNAPSHOT_OPTIONS(settings, field.snapshots)
+		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
+		OPTION(COUNT, "restarts", "K",                                           \
+			"with --snapshots: start all processes again, from the newest "  \
+			"snapshot, when a server or the last worker was killed, at "     \
+			"most K times in 10 minutes",                                    \
+			settings, field.restarts, .initial = "3", .max = 1000)
 
 struct launch_opts {
 	const struct launch_settings *settings;

@@ -304,6 +304,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		r->begun = true;
 	} else if (strcmp(name, "completed") == 0 && first) {
 		r->completed = true;
+	} else if (strcmp(name, "saving") == 0) {
+		c->saving = true;
 	}
 	json_decref(event);
 }
@@ -323,8 +325,19 @@ static void on_status(void *arg)
 
 /* ---- the course of a job, and its end ---- */
 
+/* True while a server writes the last snapshot. */
+static bool is_saving(const struct run *r)
+{
+	for (unsigned i = 0; i < r->l.sup.child_count; i++)
+		if (r->l.sup.children[i].running && r->l.sup.children[i].saving)
+			return true;
+	return false;
+}
+
 static int own_turn_ms(const struct run *r)
 {
+	if (r->ended_ns && is_saving(r))
+		return -1;
 	if (r->ended_ns)
 		return r->begun ? launch_ms_left(r->ended_ns, LAUNCH_LINGER_NS) : 0;
 	if (r->l.failed_ns)
@@ -357,7 +370,7 @@ static bool awaits_servers(struct run *r)
 		return true;
 	}
 	return r->begun && !r->l.served_ns &&
-	       !run_has_passed(r->ended_ns, LAUNCH_LINGER_NS);
+	       (is_saving(r) || !run_has_passed(r->ended_ns, LAUNCH_LINGER_NS));
 }
 
 static bool is_over(struct run *r)
@@ -469,6 +482,9 @@ static void report_done(struct run *r)
 	report(&r->l.out, "run", event);
 }
 
+/* conclude() returns this if the job is to be started again. */
+#define AGAIN -1
+
 static int conclude(struct run *r)
 {
 	char text[1200];
@@ -478,6 +494,9 @@ static int conclude(struct run *r)
 	end_all(r, SIGTERM, LAUNCH_GRACE_MS);
 	if (!run_has_succeeded(r)) {
 		run_name_cause(r, text, sizeof(text));
+		if (run_was_killed(r) &&
+			restart_is_due(&r->l, r->settings, r->restarts, text))
+			return AGAIN;
 		return launch_say_end(
 			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);
 	}
@@ -612,8 +631,9 @@ static int run_and_conclude(struct run *r)
 	else {
 		run(r);
 		code = conclude(r);
-		place_say_end(
-			&r->place, r->l.sup.signal, *r->early ? r->early : r->l.error);
+		if (code != AGAIN)
+			place_say_end(&r->place, r->l.sup.signal,
+				*r->early ? r->early : r->l.error);
 	}
 	output_end_line(&r->l.out);
 	place_close(&r->place);
@@ -645,14 +665,36 @@ static void prepare(struct run *r, const struct place *place, char **program)
 	place_watch_launcher(&r->place);
 }
 
+/* Runs the job once. Returns an exit code, or AGAIN. */
+static int run_once(struct run_settings *s, const struct place *place, char **program,
+	const struct secret *secret, struct restarts *restarts)
+{
+	const struct launch_opts opts = launch_opts(s, place);
+	struct run *r = calloc(1, sizeof(*r));
+	int code;
+
+	if (!r)
+		return command_fail(&run_command, "%s", strerror(ENOMEM));
+	prepare(r, place, program);
+	r->settings = &s->launch;
+	r->restarts = restarts;
+	r->verify_first = s->verify_first;
+	r->eval_every = s->eval_every;
+	code = launch_open(&r->l, &opts, secret);
+	code = code ? command_fail(&run_command, "%s", strerror(-code))
+		    : run_and_conclude(r);
+	free(r);
+	return code;
+}
+
 static int run_run(int argc, char **argv)
 {
 	struct run_settings s = {.verify_first = UINT64_MAX, .eval_every = UINT64_MAX};
 	struct secret secret = {""};
 	struct launch_opts opts;
+	struct restarts restarts = {0};
 	struct place place;
 	struct message error;
-	struct run *r;
 	int program = parse(argc, argv, &s, &error), code;
 
 	if (program < 0 || log_open("run", s.log_level, &error))
@@ -662,16 +704,8 @@ static int run_run(int argc, char **argv)
 	opts = launch_opts(&s, &place);
 	if (check(&s, &opts, argv[program], &secret, &error))
 		return command_refuse(&run_command, "%s", error.text);
-	r = calloc(1, sizeof(*r));
-	if (!r)
-		return command_fail(&run_command, "%s", strerror(ENOMEM));
-	prepare(r, &place, argv + program);
-	r->verify_first = s.verify_first;
-	r->eval_every = s.eval_every;
-	code = launch_open(&r->l, &opts, &secret);
-	code = code ? command_fail(&run_command, "%s", strerror(-code))
-		    : run_and_conclude(r);
-	free(r);
+	while ((code = run_once(&s, &place, argv + program, &secret, &restarts)) == AGAIN)
+		restart_pause(&restarts);
 	secret_forget(&secret);
 	return code;
 }

@@ -104,6 +104,7 @@ void run_on_exit_of(void *arg, struct child *c)
 		describe(r, c, r->cause, sizeof(r->cause));
 		r->cause_of = launch_number(&r->l, c);
 		r->cause_is_code = WIFEXITED(c->status) && !reason_of(r, c);
+		r->cause_is_signal = WIFSIGNALED(c->status);
 	}
 	r->l.died[launch_number(&r->l, c)] = true;
 	if (!r->l.loss_ns)
@@ -196,6 +197,12 @@ void run_name_cause(const struct run *r, char *text, size_t bytes)
 			*r->dead_server ? r->dead_server
 					: "the servers ended before the workers");
 	}
+}
+
+bool run_was_killed(const struct run *r)
+{
+	return r->begun && !place_is_ranked(&r->place) &&
+	       (r->server_killed || (*r->cause && r->cause_is_signal));
 }
 
 bool run_has_succeeded(const struct run *r)

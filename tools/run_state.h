@@ -7,6 +7,7 @@
 
 #include "tools/launch.h"
 #include "tools/place.h"
+#include "tools/restart.h"
 
 /* Finds the reason in what a Python program prints before it exits with code 1: the line
  * after the frames of its last traceback. */
@@ -17,6 +18,8 @@ struct reason {
 
 struct run {
 	struct launch l;
+	struct launch_settings *settings;
+	struct restarts *restarts;
 	uint64_t verify_first, eval_every; /* UINT64_MAX: not given */
 	struct place place;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */
@@ -39,6 +42,7 @@ struct run {
 	char cause[640];
 	unsigned cause_of;
 	bool cause_is_code;
+	bool cause_is_signal;  /* that worker was killed by a signal */
 	char dead_server[160]; /* how the first server that failed has ended */
 	bool server_killed;    /* that server was killed by a signal */
 	/* A server reported an error when all workers had ended or were lost: one of them
@@ -74,5 +78,7 @@ bool run_has_passed(uint64_t since_ns, uint64_t ns);
 /* Writes the one cause of the failure. */
 void run_name_cause(const struct run *r, char *text, size_t bytes);
 bool run_has_succeeded(const struct run *r);
+/* True if the job has failed because a server, or the last worker, was killed. */
+bool run_was_killed(const struct run *r);
 
 #endif

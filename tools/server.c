@@ -185,6 +185,12 @@ static void begun(void *arg)
 	role_report(arg, json_pack("{ss}", "event", "begun"));
 }
 
+/* The launcher must not end this process before it has saved. */
+static void saving(void *arg)
+{
+	role_report(arg, json_pack("{ss}", "event", "saving"));
+}
+
 static void snapshot(void *arg, const struct tern_server_snapshot *n)
 {
 	char text[700];
@@ -313,6 +319,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.progress = progress,
 		.snapshots = snapshots_opts(&settings->snapshots),
 		.resume = settings->snapshots.resume,
+		.saving = saving,
 		.snapshot = snapshot,
 		.lost = lost,
 		.ended = ended,

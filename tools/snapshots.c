@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
-#include "ps/snapshot.h"
 #include "tools/host_file.h"
 
 #define EVERY_MOST 1000000000ull
@@ -41,9 +40,7 @@ int snapshots_parse_every(const char *text, void *at, struct message *why)
 		EVERY_MOST);
 }
 
-/* Finds the newest complete snapshot in a directory. Returns 0; -ENOENT: there is none; or an
- * error of reading the directory. */
-static int newest(const char *directory, struct tern_snapshot_id *id)
+int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
 {
 	struct tern_file_op op = {.kind = TERN_FILE_LIST, .path = directory};
 	struct tern_snapshot_id *ids = NULL;
@@ -89,7 +86,7 @@ static int check_resume(const char *path, struct message *error)
 					 "--resume %.300s: expected a directory of "
 					 "snapshots, or a manifest, step-....json",
 					 path);
-	r = newest(path, &id);
+	r = snapshots_newest(path, &id);
 	if (r == -ENOENT)
 		return options_refuse(error,
 			"--resume %.300s: no snapshot is there: a job that begins has "
@@ -111,7 +108,7 @@ static int check_directory(const struct snapshot_settings *s, struct message *er
 	if (r < 0)
 		return options_refuse(
 			error, "--snapshots %.300s: %s", s->directory, strerror(-r));
-	r = s->resume ? -ENOENT : newest(s->directory, &id);
+	r = s->resume ? -ENOENT : snapshots_newest(s->directory, &id);
 	if (r == 0)
 		return options_refuse(error,
 			"--snapshots %.200s: an earlier job has left snapshots there, "

@@ -3,6 +3,7 @@
 #ifndef TERN_TOOLS_SNAPSHOTS_H
 #define TERN_TOOLS_SNAPSHOTS_H
 
+#include "ps/snapshot.h"
 #include "server/server.h"
 #include "tools/options.h"
 
@@ -15,6 +16,10 @@ struct snapshot_settings {
 	struct snapshot_every every;
 	uint64_t keep;
 };
+
+/* Finds the newest complete snapshot in a directory. -ENOENT: there is none; or an error of
+ * reading the directory. */
+int snapshots_newest(const char *directory, struct tern_snapshot_id *id);
 
 int snapshots_parse_every(const char *text, void *at, struct message *why);
 

@@ -30,6 +30,7 @@
 
 #include "base/util.h"
 #include "tools/launch.h"
+#include "tools/restart.h"
 #include "tools/signals.h"
 
 /* Largest number of workers that have started but still read their data. */
@@ -49,6 +50,8 @@ static const struct option options[] = {
 struct train {
 	struct launch l;
 	struct job_settings *job;
+	struct launch_settings *launch;
+	struct restarts *restarts;
 	/* Over all servers: sums of gradients applied and refused and of their staleness,
 	 * and the largest staleness. */
 	double applied, refused, staleness_sum, staleness_max;
@@ -78,7 +81,7 @@ static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {"--listen", "--server-device",
 		"--server-threads", "--worker-timeout", "--snapshots", "--snapshot-every",
-		"--snapshot-keep", "--resume"};
+		"--snapshot-keep", "--resume", "--restarts"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -515,6 +518,9 @@ static int conclude_interrupted(struct train *t)
 	return launch_say_end(&t->l, 128 + t->l.sup.signal, text);
 }
 
+/* conclude() returns this if the job is to be started again. */
+#define AGAIN -1
+
 static int conclude(struct train *t)
 {
 	t->ending = true;
@@ -534,6 +540,9 @@ static int conclude(struct train *t)
 		report(&t->l.out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}
+	if (t->begun && t->killed &&
+		restart_is_due(&t->l, t->launch, t->restarts, t->dead))
+		return AGAIN;
 	if (t->killed || !*t->l.error)
 		return launch_say_end(
 			&t->l, EXIT_JOB, *t->dead ? t->dead : "the workers ended early");
@@ -585,12 +594,41 @@ static int run_and_conclude(struct train *t)
 	return code;
 }
 
+/* Runs the job once. Returns an exit code, or AGAIN. */
+static int run_once(struct train_settings *s, const struct secret *secret, int argc,
+	char **argv, struct restarts *restarts)
+{
+	const struct launch_opts opts = launch_opts(s);
+	struct train *t = calloc(1, sizeof(*t));
+	int r;
+
+	if (!t)
+		return command_fail(&train_command, "%s", strerror(ENOMEM));
+	t->job = &s->job;
+	t->launch = &s->launch;
+	t->restarts = restarts;
+	t->argc = argc;
+	t->argv = argv;
+	t->l.command = &train_command;
+	t->l.listening = report_start;
+	t->l.start_worker = start_worker;
+	t->l.unready_max = UNREADY_MAX;
+	t->l.sup.on_line = on_line;
+	t->l.sup.on_exit = on_exit_of;
+	t->l.sup.on_status = on_status;
+	t->l.sup.arg = t;
+	r = launch_open(&t->l, &opts, secret);
+	r = r ? command_fail(&train_command, "%s", strerror(-r)) : run_and_conclude(t);
+	free(t);
+	return r;
+}
+
 static int train_run(int argc, char **argv)
 {
 	struct train_settings s = {0};
+	struct restarts restarts = {0};
 	struct secret secret = {""};
 	struct launch_opts opts;
-	struct train *t;
 	struct message error;
 	int r;
 
@@ -602,23 +640,8 @@ static int train_run(int argc, char **argv)
 		return command_refuse(&train_command, "%s", error.text);
 	if (argc + 14 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return command_fail(&train_command, "%s", strerror(ENOMEM));
-	t->job = &s.job;
-	t->argc = argc;
-	t->argv = argv;
-	t->l.command = &train_command;
-	t->l.listening = report_start;
-	t->l.start_worker = start_worker;
-	t->l.unready_max = UNREADY_MAX;
-	t->l.sup.on_line = on_line;
-	t->l.sup.on_exit = on_exit_of;
-	t->l.sup.on_status = on_status;
-	t->l.sup.arg = t;
-	r = launch_open(&t->l, &opts, &secret);
-	r = r ? command_fail(&train_command, "%s", strerror(-r)) : run_and_conclude(t);
-	free(t);
+	while ((r = run_once(&s, &secret, argc, argv, &restarts)) == AGAIN)
+		restart_pause(&restarts);
 	secret_forget(&secret);
 	return r;
 }
