@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a job goes on from its snapshots: with other numbers of processes, after any process was killed, and
+after a snapshot was damaged. In each case the results have the bytes of a job that nothing has happened to.
+
+usage: snapshots.py TERN [SLOW_FSYNC.so]
+"""
+import functools
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+STEPS, EVERY = job.enough(2400), job.enough(200)
+MODEL = "mlp:200,30"  # several chunks
+
+
+def options(*more, steps=STEPS, clip=True):
+    return job.small("--slots", 5, *(["--clip-norm", 1] if clip else []), *more, model=MODEL, steps=steps)
+
+
+def saved(directory):
+    return (directory / "model.safetensors").read_bytes()
+
+
+@functools.cache
+def expected(steps=STEPS):
+    directory = job.SCRATCH / f"expected-{steps}"
+    job.train(*options("--fabric", "shm", "--save", directory, steps=steps))
+    return saved(directory)
+
+
+def manifests(directory):
+    return sorted(directory.glob("step-*.json"))
+
+
+def started(name, *more, every=EVERY):
+    """Starts a job that takes snapshots. Returns it, the directory of its snapshots, and that of its results."""
+    snapshots, results = job.SCRATCH / f"{name}-snapshots", job.SCRATCH / f"{name}-results"
+    return job.Job("train", *options("--save", results, "--snapshots", snapshots, "--snapshot-every", every, *more),
+                   "--json"), snapshots, results
+
+
+def is_snapshot(after_step=0):
+    return lambda e: e["event"] == "snapshot" and e["step"] > after_step
+
+
+def killed(name, *more, snapshots=2):
+    """Runs a job that is killed after so many snapshots. Returns the directories, as started()."""
+    running, directory, results = started(name, *more)
+    for _ in range(snapshots):
+        running.wait_event(is_snapshot())
+    running.kill()
+    job.wait_until(lambda: not running.processes())
+    return directory, results
+
+
+def resumed(directory, results, *more):
+    """Goes on, and returns the events of the job."""
+    finished = job.finish("train", *options("--save", results, "--resume", directory, *more), "--json")
+    assert saved(results) == expected(), "other bytes than a job without a break"
+    return finished.events
+
+
+def warnings_of(events):
+    return [e["text"] for e in events if e["event"] == "warning"]
+
+
+def goes_on_with_other_processes():
+    directory, results = killed("other", "--servers", 2, "--workers", 2, "--fabric", "tcp")
+    newest = int(manifests(directory)[-1].name.split("-")[1])
+    assert newest >= 2 * EVERY, newest
+    events = resumed(directory, results, "--servers", 3, "--workers", 1, "--fabric", "tcp", "--snapshots", directory,
+                     "--snapshot-every", EVERY, "--snapshot-keep", 2)
+    steps = [e["step"] for e in events if e["event"] == "progress"]
+    assert min(steps) > newest, (min(steps), newest)
+    assert [int(m.name.split("-")[1]) for m in manifests(directory)][-1] == STEPS
+    assert len(manifests(directory)) == 2, "two were to be kept"
+    parts = {p.name.split(".")[0] for p in directory.glob("*.safetensors")}
+    assert parts == {m.name.split(".")[0] for m in manifests(directory)}, "parts without a manifest are left"
+
+
+def finished_job_goes_on_for_more_steps():
+    longer = STEPS + EVERY
+    directory, results = job.SCRATCH / "longer-snapshots", job.SCRATCH / "longer-results"
+    job.train(*options("--snapshots", directory))
+    job.train(*options("--resume", directory, "--save", results, "--workers", 3, steps=longer))
+    assert saved(results) == expected(longer)
+
+
+def killed_server_costs_nothing():
+    """Nor do two, one after the other, on any fabric."""
+    for fabric in "shm", "tcp":
+        running, directory, results = started(f"killed-{fabric}", "--servers", 2, "--workers", 2, "--fabric", fabric)
+        step = 0
+        for index in 1, 0:
+            step = running.wait_event(is_snapshot(step))["step"]
+            os.kill(running.pid_of("server", index), signal.SIGKILL)
+            told = running.wait_event(lambda e: e["event"] == "restart")
+            assert f"server {index}" in told["text"] and "goes on from snapshot step-" in told["text"], told
+        try:
+            assert running.end() == 0, running.error
+        finally:
+            running.kill()
+        assert [e["count"] for e in running.events if e["event"] == "restart"] == [1, 2]
+        assert saved(results) == expected()
+
+
+def last_worker_that_is_killed_costs_nothing():
+    running, directory, results = started("last-worker")
+    running.wait_event(is_snapshot())
+    os.kill(running.pid_of("worker", 0), signal.SIGKILL)
+    running.wait_event(lambda e: e["event"] == "restart")
+    try:
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    assert saved(results) == expected()
+
+
+def job_is_not_started_again_for_ever():
+    running, _, _ = started("often", "--restarts", 1)
+    for restarts in 0, 1:
+        running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+        os.kill(running.pid_of("server", 0), signal.SIGKILL)
+    try:
+        assert running.end() == 1, running.code
+    finally:
+        running.kill()
+    assert [e["event"] for e in running.events].count("restart") == 1
+    assert "server 0" in running.error.splitlines()[-1] and "killed" in running.error.splitlines()[-1], running.error
+
+
+def damaged_snapshot_is_passed_over():
+    directory, results = killed("damaged", "--workers", 2)
+    newest = manifests(directory)[-1]
+    part = directory / newest.name.replace(".json", ".0.safetensors")
+    data = bytearray(part.read_bytes())
+    data[-1] ^= 1
+    part.write_bytes(data)
+    events = resumed(directory, results)
+    warnings = warnings_of(events)
+    assert any(part.name in w and "digest" in w and "an older one" in w for w in warnings), warnings
+    steps = [e["step"] for e in events if e["event"] == "progress"]
+    assert 0 < min(steps) <= int(newest.name.split("-")[1]), steps[0]
+
+
+def chosen_snapshot_is_taken():
+    directory, results = killed("chosen", snapshots=3)
+    oldest = manifests(directory)[0]
+    events = resumed(oldest, results)
+    notes = [e["text"] for e in events if e["event"] == "note"]
+    assert any(oldest.name.removesuffix(".json") in n for n in notes), notes
+
+
+def lost_directory_costs_snapshots_only():
+    """The directory is away for a while."""
+    running, directory, results = started("away", "--servers", 2)
+    running.wait_event(is_snapshot())
+    away = directory.rename(job.SCRATCH / "away")
+    running.wait_event(lambda e: e["event"] == "warning")
+    away.rename(directory)
+    last = running.wait_event(is_snapshot())
+    try:
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    warnings = warnings_of(running.events)
+    assert all("No such file" in w and "training goes on" in w for w in warnings), warnings
+    assert saved(results) == expected() and manifests(directory), last
+
+
+def full_disk_costs_snapshots_only():
+    """A file system with room for one snapshot, which stays."""
+    directory, results = job.SCRATCH / "full-snapshots", job.SCRATCH / "full-results"
+    directory.mkdir()
+    alone = ["unshare", "--map-root-user", "--mount"]
+    mount = f"mount -t tmpfs -o size={4 * len(expected())} none {directory}"
+    if subprocess.run([*alone, "sh", "-c", mount], capture_output=True).returncode:
+        raise tap.Skip("no file system can be mounted here")
+    show = f'{mount} && "$@"; code=$?; ls {directory} >{job.SCRATCH}/left; exit $code'
+    running = job.Job("train", *options("--save", results, "--snapshots", directory, "--snapshot-every", EVERY),
+                      "--json", prefix=[*alone, "sh", "-c", show, "sh"])
+    try:
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    warnings = warnings_of(running.events)
+    assert len(warnings) > 1 and all("No space left" in w and "snapshots before stay" in w for w in warnings), warnings
+    published = [e["step"] for e in running.events if e["event"] == "snapshot"]
+    assert published == [EVERY], published
+    left = (job.SCRATCH / "left").read_text().split()
+    assert len(left) == 2 and all(n.startswith(f"step-{EVERY:012}-") for n in left), left
+    assert saved(results) == expected()
+
+
+def signal_asks_for_a_snapshot():
+    running, directory, _ = started("signal", every="10m")
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    running.process.send_signal(signal.SIGUSR1)
+    event = running.wait_event(is_snapshot())
+    assert 0 < event["step"] < STEPS and Path(event["path"]).exists(), event
+    running.kill()
+
+
+def interrupted_job_is_resumed_by_the_words_of_its_refusal():
+    directory, results = killed("again")
+    job.refused("train", *options("--save", results, "--snapshots", directory),
+                says=[str(directory), manifests(directory)[-1].name.removesuffix(".json"), f"--resume {directory}"])
+    resumed(directory, results, "--snapshots", directory)
+
+
+def wrong_options_are_refused():
+    empty = job.SCRATCH / "empty"
+    empty.mkdir(exist_ok=True)
+    for more, says in [
+            (["--resume", empty], ["--resume", str(empty), "no snapshot is there"]),
+            (["--resume", job.SCRATCH / "none"], ["--resume", "none", "No such file or directory"]),
+            (["--resume", sys.argv[0]], ["--resume", "expected a directory of snapshots"]),
+            (["--snapshots", sys.argv[0]], ["--snapshots", "Not a directory"]),
+            (["--snapshots", job.SCRATCH / "no" / "where"], ["--snapshots", "No such file or directory"]),
+            (["--snapshots", empty, "--snapshot-every", "0"], ["--snapshot-every 0:", "30s, 10m or 2h"]),
+            (["--snapshots", empty, "--snapshot-every", "5x"], ["--snapshot-every 5x:"]),
+            (["--snapshots", empty, "--snapshot-keep", "0"], ["--snapshot-keep", "0"])]:
+        job.refused("train", *options(*more), says=says)
+    job.refused("train", *options("--snapshots", empty, "--mode", "async", clip=False),
+                says=["--snapshots", "--mode sync"])
+
+
+def other_job_is_refused():
+    directory, _ = killed("other-job")
+    error = job.finish("train", *options("--resume", directory, "--seed", 8), code=1).error
+    assert "seed" in error and "cannot go on so" in error, error
+    error = job.finish("train", *options("--resume", directory, steps=1), code=1).error
+    assert "steps" in error and "cannot go on so" in error, error
+
+
+def launcher_waits_for_the_last_snapshot():
+    """The server's second fsync(), that of its part, takes longer than `tern run` waits for servers that have nothing to
+    do. The first one is that of a look whether the directory can be written to."""
+    if len(sys.argv) < 3:
+        raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
+    directory = job.SCRATCH / "slow-snapshots"
+    worker = shlex.join(map(str, [job.TERN, "worker", *options(steps=40)]))
+    program = worker + ' --join "$TERN_JOIN" --index "$TERN_INDEX" >&2'
+    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:7"):
+        job.finish("run", "--snapshots", directory, "--", "sh", "-c", program)
+    assert [int(m.name.split("-")[1]) for m in manifests(directory)] == [40]
+
+
+tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, killed_server_costs_nothing,
+         last_worker_that_is_killed_costs_nothing, job_is_not_started_again_for_ever, damaged_snapshot_is_passed_over,
+         chosen_snapshot_is_taken, lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only, signal_asks_for_a_snapshot,
+         interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused, other_job_is_refused,
+         launcher_waits_for_the_last_snapshot])
