@@ -84,7 +84,8 @@ static bool is_whole(struct tern_snapshot_id id)
 	return whole;
 }
 
-/* The newest snapshot that can be loaded. False: there is none. */
+/* The newest snapshot that can be loaded, and how many can. False: there is none. One that is
+ * complete can, unless the test has damaged it. */
 static bool newest_whole(struct tern_snapshot_id *newest, unsigned *count)
 {
 	struct tern_file_op op = list_files();
@@ -99,6 +100,8 @@ static bool newest_whole(struct tern_snapshot_id *newest, unsigned *count)
 			*newest = ids[i];
 			++*count;
 		}
+	if (!history.damaged && *count < id_count)
+		complain("a manifest without all of its parts", id_count);
 	free(ids);
 	free(op.data);
 	return *count > 0;
