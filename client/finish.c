@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "ps/safetensors.h"
+#include "ps/params_file.h"
 
 #define CHECK_COST_NS 1000000u /* virtual time for the check in the simulator */
 #define SAVE_AGAIN_NS (10 * TERN_NS_PER_S)
@@ -129,44 +129,25 @@ static void saved(struct tern_file_op *op)
 
 static void forget_file(struct tern_worker *w)
 {
-	if (w->file_parts)
-		free(w->file_parts[0].iov_base);
-	free(w->file_parts);
+	tern_params_file_free(w->file_parts);
 	w->file_parts = NULL;
 }
 
 static int build_file(struct tern_worker *w, bool interrupted)
 {
-	const float *flat = readable(w);
-	struct tern_safetensor *tensors = calloc(w->job.param_count, sizeof(*tensors));
 	char step[24];
-	/* A file of final results has only the first entry, so that its bytes depend
-	 * on the training alone. */
-	const struct tern_safetensors_metadata metadata[] = {
-		{"weight_layout",
-			"[in, out], y = x W + b; torch.nn.Linear has [out, in]"},
+	/* A file of final results does not have these, so that its bytes depend on the
+	 * training alone. */
+	const struct tern_safetensors_metadata more[] = {
 		{TERN_WORKER_METADATA_JOB, w->opts.job_name},
 		{TERN_WORKER_METADATA_STEP, step},
 	};
-	int r = -ENOMEM;
 
 	snprintf(step, sizeof(step), "%llu", (unsigned long long)steps_in(w));
 	forget_file(w);
-	w->file_parts = calloc(w->job.param_count + 1u, sizeof(*w->file_parts));
-	if (tensors && w->file_parts) {
-		for (uint32_t i = 0; i < w->job.param_count; i++) {
-			const struct tern_param *p = &w->job.params[i];
-
-			tensors[i] = (struct tern_safetensor){.name = p->name,
-				.shape = p->shape,
-				.data = flat + p->first};
-		}
-		r = tern_safetensors_build(tensors, w->job.param_count, metadata,
-			interrupted && w->opts.job_name ? TERN_ARRAY_SIZE(metadata) : 1,
-			w->file_parts);
-	}
-	free(tensors);
-	return r;
+	return tern_params_file_build(&w->job, readable(w), more,
+		interrupted && w->opts.job_name ? TERN_ARRAY_SIZE(more) : 0,
+		&w->file_parts);
 }
 
 static void save(struct tern_worker *w, const char *path)

@@ -20,9 +20,7 @@ static void print_shape(const struct tern_shape *shape, char *out, size_t size)
 		snprintf(out + n, size - n, "]");
 }
 
-/* Prints a number as the user typed it: the fewest digits that give the same value,
- * stored as a float or a double. */
-static void print_number(double value, char *out, size_t size)
+void tern_ps_print_number(double value, char *out, size_t size)
 {
 	bool narrow = (double)(float)value == value;
 
@@ -43,8 +41,8 @@ static bool differ(struct tern_ps_text *why, const char *who, const char *what,
 
 	if (ours == theirs)
 		return false;
-	print_number(ours, our_text, sizeof(our_text));
-	print_number(theirs, their_text, sizeof(their_text));
+	tern_ps_print_number(ours, our_text, sizeof(our_text));
+	tern_ps_print_number(theirs, their_text, sizeof(their_text));
 	snprintf(why->text, sizeof(why->text), "%s: %s has %s, the job %s", what, who,
 		their_text, our_text);
 	return true;
@@ -81,8 +79,8 @@ static void print_init(const struct tern_param *p, char *out, size_t size)
 {
 	char a[24], b[24];
 
-	print_number((double)p->a, a, sizeof(a));
-	print_number((double)p->b, b, sizeof(b));
+	tern_ps_print_number((double)p->a, a, sizeof(a));
+	tern_ps_print_number((double)p->b, b, sizeof(b));
 	switch (p->init) {
 	case TERN_INIT_ZEROS:
 		snprintf(out, size, "with zeros");
@@ -230,7 +228,7 @@ static void print_schedule(const struct tern_schedule *s, char *out, size_t size
 {
 	char factor[32];
 
-	print_number(s->factor, factor, sizeof(factor));
+	tern_ps_print_number(s->factor, factor, sizeof(factor));
 	if (s->kind == TERN_SCHEDULE_CONSTANT)
 		snprintf(out, size, "%s", tern_schedule_name(s->kind));
 	else

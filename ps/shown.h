@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of tensors in messages about a job. */
+/* Names of tensors, and numbers, in messages about a job. */
 #ifndef TERN_PS_SHOWN_H
 #define TERN_PS_SHOWN_H
 
@@ -14,6 +14,10 @@
 #define TERN_TENSOR_SHOWN(name)                                                          \
 	tern_escape((char[TERN_TENSOR_SHOWN_MAX]){0}, TERN_TENSOR_SHOWN_MAX, (name),     \
 		strlen(name))
+
+/* Writes a number as the user typed it: the fewest digits that give the same value, stored as
+ * a float or a double. */
+void tern_ps_print_number(double value, char *out, size_t size);
 
 /* Writes "tensor NAME: " before the text. */
 static inline void tern_ps_name_tensor(

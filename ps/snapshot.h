@@ -23,6 +23,7 @@
 #include "base/env.h"
 #include "ps/job.h"
 #include "ps/plan.h"
+#include "ps/safetensors.h"
 
 struct tern_snapshot_id {
 	uint64_t step;
@@ -80,6 +81,19 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot);
 /* Checks a part against its entry in the manifest. False: why->text says what is wrong. */
 bool tern_snapshot_check_part(const struct tern_snapshot *snapshot, uint32_t part,
 	const void *data, size_t bytes, struct tern_ps_text *why);
+
+/* The vector `what` ("w", "m", "v" or "skipped") of a chunk in a part. NULL: there is none of
+ * this type and number of elements. */
+const struct tern_safetensor *tern_snapshot_vector(const struct tern_safetensors *file,
+	const char *what, uint32_t chunk, enum tern_dtype dtype, uint64_t count);
+/* Copies the elements of a vector, in this machine's byte order. */
+void tern_snapshot_copy_vector(void *to, const struct tern_safetensor *vector);
+
+/* Checks that a part has all vectors of its chunks, each with its type and size. `plan` is
+ * that of the snapshot's job. False: why->text says what is wrong. */
+bool tern_snapshot_check_vectors(const struct tern_snapshot *snapshot,
+	const struct tern_plan *plan, uint32_t part, const struct tern_safetensors *file,
+	struct tern_ps_text *why);
 
 /* True if the snapshot cannot go on as `job`, which `who` describes; why->text says in which
  * property they differ. Workers, servers, the number of steps (unless it is too low) and the

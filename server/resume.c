@@ -133,25 +133,17 @@ static bool is_needed(struct tern_server *s, const struct tern_snapshot_part *pa
 	return false;
 }
 
-/* The vector "WHAT.CHUNK" of the part, copied to memory from malloc(), with the bytes in this
- * machine's order. NULL: there is none of this type and size, or no memory. */
+/* A vector of the chunk, copied to memory from malloc(). NULL: there is none of this type and
+ * size, or no memory. */
 static void *take_vector(const struct tern_safetensors *file, const char *what,
 	const struct chunk *c, enum tern_dtype dtype, uint64_t count)
 {
-	size_t width = tern_dtype_bytes(dtype);
-	const struct tern_safetensor *t;
-	char name[32];
-	void *copy;
+	const struct tern_safetensor *t =
+		tern_snapshot_vector(file, what, c->number, dtype, count);
+	void *copy = t ? malloc(t->bytes + 1) : NULL;
 
-	snprintf(name, sizeof(name), "%s.%u", what, c->number);
-	t = tern_safetensors_find(file, name);
-	if (!t || t->shape.dtype != dtype || t->bytes != count * width)
-		return NULL;
-	copy = malloc(t->bytes + 1);
-	if (copy && TERN_BYTE_ORDER == TERN_LITTLE_ENDIAN)
-		memcpy(copy, t->data, t->bytes);
-	else if (copy)
-		tern_swap_bytes(copy, t->data, t->bytes, width);
+	if (copy)
+		tern_snapshot_copy_vector(copy, t);
 	return copy;
 }
 

@@ -236,6 +236,84 @@ static void test_a_wrong_manifest_is_refused_with_the_reason(void **state)
 	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,3,4000000,", "none of the job");
 }
 
+/* ---- the vectors of a part ---- */
+
+#define VECTORS_MAX 64u
+
+/* What is wrong with the part of server 0, which is made here: `name` is a vector that is left
+ * out, or, if `dtype` is not 0, one that is there with that type and one element. "": nothing. */
+static const char *wrong_of_part(const char *name, enum tern_dtype dtype)
+{
+	static const char *const kinds[] = {"w", "m", "v"};
+	static float values[100000];
+	static char names[VECTORS_MAX][32];
+	struct tern_ps_job job = make_job();
+	char *text = some_manifest((struct tern_snapshot_id){200, 5}, &job, some_parts);
+	struct tern_safetensor tensors[VECTORS_MAX];
+	struct iovec iov[VECTORS_MAX + 1];
+	struct tern_safetensors *file;
+	struct tern_snapshot s;
+	struct tern_plan plan;
+	char *bytes, *at;
+	size_t count = 0, size = 0;
+	bool right;
+
+	assert_int_equal(tern_snapshot_decode(text, strlen(text), &s, &why), 0);
+	assert_int_equal(tern_plan_init(&plan, &job), 0);
+	for (uint32_t i = 0; i < s.parts[0].chunk_count * 3; i++) {
+		uint32_t chunk = s.parts[0].chunks[i / 3];
+
+		snprintf(names[count], sizeof(names[0]), "%s.%u", kinds[i % 3], chunk);
+		if (strcmp(names[count], name) == 0)
+			continue;
+		tensors[count] = (struct tern_safetensor){.name = names[count],
+			.shape = tern_shape_1d(TERN_F32, plan.chunks[chunk].count),
+			.data = values};
+		count++;
+	}
+	if (dtype)
+		tensors[count++] = (struct tern_safetensor){
+			.name = name, .shape = tern_shape_1d(dtype, 1), .data = values};
+	assert_int_equal(tern_safetensors_build(tensors, count, NULL, 0, iov), 0);
+	for (size_t i = 0; i <= count; i++)
+		size += iov[i].iov_len;
+	at = bytes = malloc(size);
+	for (size_t i = 0; i <= count; i++)
+		at = mempcpy(at, iov[i].iov_base, iov[i].iov_len);
+	assert_int_equal(tern_safetensors_parse("part", bytes, size, &file, &why), 0);
+	right = tern_snapshot_check_vectors(&s, &plan, 0, file, &why);
+	tern_safetensors_free(file);
+	free(bytes);
+	free(iov[0].iov_base);
+	free(text);
+	tern_plan_fini(&plan);
+	tern_snapshot_fini(&s);
+	return right ? "" : why.text;
+}
+
+static void check_wrong(const char *name, enum tern_dtype dtype, const char *expected)
+{
+	const char *wrong = wrong_of_part(name, dtype);
+
+	if (strncmp(wrong, "step-000000000200-00000005.0.safetensors: ", 42) != 0 ||
+		!strstr(wrong, expected))
+		fail_msg("expected \"%s\", got \"%s\"", expected, wrong);
+}
+
+static void test_a_part_without_a_vector_is_refused_with_its_name(void **state)
+{
+	(void)state;
+	assert_string_equal(wrong_of_part("none", 0), "");
+	check_wrong("w.0", 0, "w.0: expected ");
+	check_wrong("m.3", 0, "there is no such vector");
+	check_wrong("v.3", 0, "v.3: expected ");
+	check_wrong("v.0", TERN_F32, "elements of f32");
+	check_wrong("w.0", TERN_U64, "w.0: expected ");
+	/* This one need not be there, but is not believed if it is wrong. */
+	assert_string_equal(wrong_of_part("skipped.0", TERN_U64), "");
+	check_wrong("skipped.0", TERN_F32, "skipped.0: expected 1 elements of u64");
+}
+
 /* ---- going on ---- */
 
 static void test_a_job_of_other_processes_may_go_on(void **state)
@@ -474,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_a_manifest_that_is_cut_is_refused),
 		cmocka_unit_test(test_a_manifest_may_be_spaced),
 		cmocka_unit_test(test_a_wrong_manifest_is_refused_with_the_reason),
+		cmocka_unit_test(test_a_part_without_a_vector_is_refused_with_its_name),
 		cmocka_unit_test(test_a_job_of_other_processes_may_go_on),
 		cmocka_unit_test(test_another_job_may_not_go_on),
 		cmocka_unit_test(test_the_newest_that_is_whole_is_found),
