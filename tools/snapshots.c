@@ -40,33 +40,76 @@ int snapshots_parse_every(const char *text, void *at, struct message *why)
 		EVERY_MOST);
 }
 
-int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
+/* True if the snapshot is one of `ids`, which are in order. */
+static bool is_among(
+	const struct tern_snapshot_id *ids, size_t count, struct tern_snapshot_id id)
+{
+	while (count) {
+		size_t middle = count / 2;
+		int order = tern_snapshot_compare(ids[middle], id);
+
+		if (order == 0)
+			return true;
+		if (order < 0) {
+			ids += middle + 1;
+			count -= middle + 1;
+		} else {
+			count = middle;
+		}
+	}
+	return false;
+}
+
+static void count_loose(const struct tern_file_op *op, struct snapshots_found *out)
+{
+	const char *names = op->data;
+
+	for (size_t at = 0; at < op->bytes; at += strlen(names + at) + 1) {
+		struct tern_snapshot_id id;
+		uint32_t part;
+
+		if (tern_snapshot_name_read(names + at, &id, &part) &&
+			part != TERN_SNAPSHOT_MANIFEST &&
+			!is_among(out->ids, out->count, id))
+			out->loose_parts++;
+	}
+}
+
+int snapshots_list(const char *directory, struct snapshots_found *out)
 {
 	struct tern_file_op op = {.kind = TERN_FILE_LIST, .path = directory};
-	struct tern_snapshot_id *ids = NULL;
-	size_t count = 0;
 	int r;
 
+	*out = (struct snapshots_found){0};
 	host_file_run(&op);
 	r = op.status;
 	if (r == 0)
-		r = tern_snapshot_list(op.data, op.bytes, &ids, &count);
-	if (r == 0 && count == 0)
-		r = -ENOENT;
+		r = tern_snapshot_list(op.data, op.bytes, &out->ids, &out->count);
 	if (r == 0)
-		*id = ids[count - 1];
-	free(ids);
+		count_loose(&op, out);
 	free(op.data);
 	return r;
 }
 
-static bool is_manifest(const char *path)
+int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
+{
+	struct snapshots_found found;
+	int r = snapshots_list(directory, &found);
+
+	if (r == 0 && found.count == 0)
+		r = -ENOENT;
+	if (r == 0)
+		*id = found.ids[found.count - 1];
+	free(found.ids);
+	return r;
+}
+
+bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id)
 {
 	const char *slash = strrchr(path, '/');
-	struct tern_snapshot_id id;
 	uint32_t part;
 
-	return tern_snapshot_name_read(slash ? slash + 1 : path, &id, &part) &&
+	return tern_snapshot_name_read(slash ? slash + 1 : path, id, &part) &&
 	       part == TERN_SNAPSHOT_MANIFEST;
 }
 
@@ -80,7 +123,7 @@ static int check_resume(const char *path, struct message *error)
 		return options_refuse(
 			error, "--resume %.300s: %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
-		return is_manifest(path)
+		return snapshots_is_manifest(path, &id)
 			       ? 0
 			       : options_refuse(error,
 					 "--resume %.300s: expected a directory of "

@@ -41,6 +41,19 @@ int snapshots_parse_every(const char *text, void *at, struct message *why);
 			"manifest (step-....json) is given",                             \
 			settings, field.resume)
 
+struct snapshots_found {
+	struct tern_snapshot_id *ids; /* of complete snapshots, the oldest first */
+	size_t count;
+	size_t loose_parts; /* parts of snapshots without a manifest */
+};
+
+/* Lists the snapshots in a directory, without reading them. The caller frees out->ids, which is
+ * NULL after an error. */
+int snapshots_list(const char *directory, struct snapshots_found *out);
+
+/* True if `path` has the name of a manifest; *id is then the snapshot's. */
+bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id);
+
 /* Makes the directory if it does not exist, and checks that it can be written to and has no
  * snapshots of an earlier job, unless the job goes on from them; and that there is a snapshot to
  * go on from. -EINVAL: `error` has one line. */

@@ -389,7 +389,7 @@ def as_many_processes_as_a_job_may_have_are_allowed():
 
 
 def json_has_an_end_whatever_is_wrong():
-    for command in ["train"], ["run"], ["server"], ["worker"], ["bench", "lat"], ["info"]:
+    for command in ["train"], ["run"], ["server"], ["worker"], ["bench", "lat"], ["info"], ["checkpoint", "list", "."]:
         refused = job.Job(*command, "--json", "--stepps", 3)
         assert refused.end() == 2 and "--stepps" in refused.error, refused.error
         assert [(e["event"], e["code"]) for e in refused.events] == [("failed", 2)], refused.events
@@ -405,7 +405,7 @@ def json_has_an_end_whatever_is_wrong():
 
 
 def output_that_cannot_be_written_is_an_error():
-    for words in (["info"], ["help"], ["run", "--", "echo", "text"],
+    for words in (["info"], ["help"], ["checkpoint", "list", str(job.SCRATCH)], ["run", "--", "echo", "text"],
                   ["train", *map(str, job.small("--json", steps=3))]):
         with open("/dev/full", "w") as full:
             done = subprocess.run([job.TERN, *words], stdout=full, stderr=subprocess.PIPE,
