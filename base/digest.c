@@ -97,15 +97,22 @@ uint64_t tern_digest(const void *data, size_t bytes)
 	return end(lanes, (const char *)data + (bytes - bytes % STRIPE_BYTES), bytes);
 }
 
-struct stream {
-	uint64_t lanes[LANES], bytes;
-	char held[STRIPE_BYTES]; /* bytes behind the last whole stripe */
-};
+_Static_assert(sizeof((struct tern_digest_stream){0}.held) == STRIPE_BYTES,
+	"a stream holds less than a stripe");
 
-static void add(struct stream *s, const char *p, size_t bytes)
+void tern_digest_begin(struct tern_digest_stream *s)
+{
+	*s = (struct tern_digest_stream){.bytes = 0};
+	begin(s->lanes);
+}
+
+void tern_digest_add(struct tern_digest_stream *s, const void *data, size_t bytes)
 {
 	size_t held = s->bytes % STRIPE_BYTES, n;
+	const char *p = data;
 
+	if (!bytes)
+		return;
 	s->bytes += bytes;
 	if (held) {
 		n = TERN_MIN(bytes, STRIPE_BYTES - held);
@@ -120,16 +127,9 @@ static void add(struct stream *s, const char *p, size_t bytes)
 	memcpy(s->held, p + (bytes - bytes % STRIPE_BYTES), bytes % STRIPE_BYTES);
 }
 
-uint64_t tern_digest_parts(const struct iovec *parts, int count, uint64_t *bytes)
+uint64_t tern_digest_end(const struct tern_digest_stream *s)
 {
-	struct stream s = {.bytes = 0};
-
-	begin(s.lanes);
-	for (int i = 0; i < count; i++)
-		if (parts[i].iov_len)
-			add(&s, parts[i].iov_base, parts[i].iov_len);
-	*bytes = s.bytes;
-	return end(s.lanes, s.held, s.bytes);
+	return end(s->lanes, s->held, s->bytes);
 }
 
 uint64_t tern_digest_copy(void *to, const void *from, size_t bytes)

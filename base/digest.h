@@ -9,12 +9,17 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
 uint64_t tern_digest(const void *data, size_t bytes);
 
-/* The digest of all parts, one after the other, and their number of bytes. */
-uint64_t tern_digest_parts(const struct iovec *parts, int count, uint64_t *bytes);
+/* The digest of bytes that come piece by piece: begin, add any number of times, end. */
+struct tern_digest_stream {
+	uint64_t lanes[4], bytes; /* bytes: all that were added */
+	char held[32];            /* the bytes behind the last whole stripe */
+};
+void tern_digest_begin(struct tern_digest_stream *stream);
+void tern_digest_add(struct tern_digest_stream *stream, const void *data, size_t bytes);
+uint64_t tern_digest_end(const struct tern_digest_stream *stream);
 
 /* Copies `bytes` bytes, and returns the digest of the copy. Each block is copied and then
  * read while it is in the processor's first cache, so memory is gone through once. */

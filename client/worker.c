@@ -268,6 +268,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 	struct tern_worker *w = s->worker;
 	const json_t *first = json_object_get(message, "version");
 	json_int_t version = json_integer_value(first);
+	json_int_t number = json_integer_value(json_object_get(message, "number"));
 
 	if (!json_is_integer(first) || version < 0 || (uint64_t)version > w->job.steps) {
 		worker_fail(w, -EPROTO,
@@ -275,14 +276,17 @@ static void welcomed(struct worker_server *s, const json_t *message)
 			s->index, (long long)version, (unsigned long long)w->job.steps);
 		return;
 	}
-	if (w->welcomed && w->first_version != (uint64_t)version) {
+	if (w->welcomed &&
+		(w->first_version != (uint64_t)version || w->first_number != number)) {
 		worker_fail(w, -EINVAL,
-			"server %u begins with step %lld, and another server with step "
-			"%llu: all servers need the same --resume",
-			s->index, (long long)version,
-			(unsigned long long)w->first_version);
+			"server %u begins with snapshot %lld-%08llx, and another server "
+			"with %llu-%08llx: all servers need the same --resume",
+			s->index, (long long)version, (unsigned long long)number,
+			(unsigned long long)w->first_version,
+			(unsigned long long)w->first_number);
 		return;
 	}
+	w->first_number = number;
 	s->welcome = true;
 	if (!w->welcomed)
 		receive_first(w, (uint64_t)version);

@@ -145,6 +145,7 @@ struct tern_worker {
 	/* The job's first version, which is being received before it is complete: 0, or that
 	 * of a snapshot. It is known when a server has said welcome. */
 	uint64_t first_version;
+	json_int_t first_number; /* of the snapshot */
 	bool welcomed;
 	bool last_posted; /* the receives of the last version are posted */
 

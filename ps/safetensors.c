@@ -27,6 +27,7 @@ struct tern_safetensors {
 	const char *data;
 	uint64_t data_bytes;
 	struct tern_safetensor *tensors;
+	const struct tern_safetensor **by_name; /* sorted by name */
 	size_t count;
 };
 
@@ -141,6 +142,23 @@ static int compare(const void *a, const void *b)
 	return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp((*(const struct tern_safetensor *const *)a)->name,
+		(*(const struct tern_safetensor *const *)b)->name);
+}
+
+static int sort_names(struct tern_safetensors *file)
+{
+	file->by_name = calloc(file->count + 1, sizeof(*file->by_name));
+	if (!file->by_name)
+		return -ENOMEM;
+	for (size_t i = 0; i < file->count; i++)
+		file->by_name[i] = &file->tensors[i];
+	qsort(file->by_name, file->count, sizeof(*file->by_name), compare_names);
+	return 0;
+}
+
 static int check_layout(struct tern_safetensors *file)
 {
 	const char *end = file->data;
@@ -183,7 +201,8 @@ static int parse_entries(struct tern_safetensors *file)
 		if (status)
 			return status;
 	}
-	return check_layout(file);
+	status = check_layout(file);
+	return status ? status : sort_names(file);
 }
 
 static int parse_header(struct tern_safetensors *file, const char *bytes, size_t count)
@@ -237,6 +256,7 @@ void tern_safetensors_free(struct tern_safetensors *file)
 	if (!file)
 		return;
 	json_decref(file->header);
+	free(file->by_name);
 	free(file->tensors);
 	free(file);
 }
@@ -248,14 +268,20 @@ const struct tern_safetensor *tern_safetensors_list(
 	return file->tensors;
 }
 
+static int compare_to_name(const void *name, const void *tensor)
+{
+	return strcmp(name, (*(const struct tern_safetensor *const *)tensor)->name);
+}
+
 const struct tern_safetensor *tern_safetensors_find(
 	const struct tern_safetensors *file, const char *name)
 {
-	for (size_t i = 0; i < file->count; i++) {
-		if (strcmp(file->tensors[i].name, name) == 0)
-			return &file->tensors[i];
-	}
-	return NULL;
+	const struct tern_safetensor *const *found =
+		file->count ? bsearch(name, file->by_name, file->count,
+				      sizeof(*file->by_name), compare_to_name)
+			    : NULL;
+
+	return found ? *found : NULL;
 }
 
 const char *tern_safetensors_metadata(

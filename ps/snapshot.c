@@ -58,6 +58,14 @@ bool tern_snapshot_name_read(
 	return strcmp(name, again.text) == 0;
 }
 
+bool tern_snapshot_is_torn(const char *name)
+{
+	size_t bytes = strlen(name);
+
+	return strncmp(name, ".step-", 6) == 0 && bytes > 4 &&
+	       strcmp(name + bytes - 4, ".new") == 0;
+}
+
 int tern_snapshot_compare(struct tern_snapshot_id a, struct tern_snapshot_id b)
 {
 	if (a.step != b.step)
@@ -327,7 +335,7 @@ bool tern_snapshot_differs(const struct tern_snapshot *snapshot,
 	free(params);
 	if (differs)
 		snprintf(why->text, sizeof(why->text),
-			"%.300s: snapshot %s cannot go on so", text.text,
-			tern_snapshot_short_name(snapshot->id).text);
+			"%.280s: snapshot %s cannot be continued with this job",
+			text.text, tern_snapshot_short_name(snapshot->id).text);
 	return differs;
 }

@@ -25,7 +25,7 @@
 #include "ps/plan.h"
 #include "ps/safetensors.h"
 
-struct tern_snapshot_id {
+struct tern_snapshot_id { /* of no snapshot: step 0 */
 	uint64_t step;
 	uint32_t number;
 };
@@ -50,6 +50,10 @@ struct tern_snapshot_name tern_snapshot_short_name(struct tern_snapshot_id id);
 /* Reads the name of a file. False: it is no file of a snapshot. */
 bool tern_snapshot_name_read(
 	const char *name, struct tern_snapshot_id *id, uint32_t *part);
+
+/* True for the temporary file of a file of a snapshot, which a process that was killed has left
+ * (tools/host_file.c). */
+bool tern_snapshot_is_torn(const char *name);
 
 /* The older one first: by step, then by number. */
 int tern_snapshot_compare(struct tern_snapshot_id a, struct tern_snapshot_id b);
@@ -104,8 +108,9 @@ bool tern_snapshot_differs(const struct tern_snapshot *snapshot,
 
 /*
  * Finds the newest snapshot of a directory that is complete and whole: reads its manifest and
- * all parts. An older one is tried if a file is missing or is not what was written. All
- * servers that look into the same directory find the same one.
+ * all parts. An older one is tried if a file is missing or is not what was written; any
+ * other error ends the search. So all servers that look into the same directory find the same
+ * one.
  */
 struct tern_snapshot_search {
 	/* Set by the caller, who keeps the structure, `env` and `path` until done() was

@@ -99,13 +99,23 @@ static void name_error(const struct tern_file_op *op, struct tern_ps_text *why)
 		TERN_SHOWN(slash ? slash + 1 : op->path), strerror(-op->status));
 }
 
+/* A file cannot be read, which may be different in a moment, or on another server: no older
+ * snapshot is taken for that. */
+static void give_up(struct tern_snapshot_search *s)
+{
+	name_error(&s->op, &s->why);
+	finish(s, s->op.status);
+}
+
 static void part_read(struct tern_file_op *op)
 {
 	struct tern_snapshot_search *s =
 		tern_container_of(op, struct tern_snapshot_search, op);
 	struct tern_ps_text why;
 
-	if (op->status < 0) {
+	if (op->status < 0 && op->status != -ENOENT) {
+		give_up(s);
+	} else if (op->status < 0) {
 		name_error(op, &why);
 		pass_over(s, why.text);
 	} else if (!tern_snapshot_check_part(
@@ -138,6 +148,10 @@ static void manifest_read(struct tern_file_op *op)
 	struct tern_ps_text why;
 	int r = op->status;
 
+	if (r < 0 && r != -ENOENT) {
+		give_up(s);
+		return;
+	}
 	if (r < 0)
 		name_error(op, &why);
 	else
@@ -147,6 +161,11 @@ static void manifest_read(struct tern_file_op *op)
 			"its manifest is that of another one, %s",
 			tern_snapshot_short_name(s->found.id).text);
 		r = -EINVAL;
+	}
+	if (r == -ENOMEM) {
+		s->why = why;
+		finish(s, r);
+		return;
 	}
 	if (r < 0) {
 		pass_over(s, why.text);

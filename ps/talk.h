@@ -9,11 +9,12 @@
  * announces.
  *
  *   worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
- *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...}: all
- *                      workers have joined server j. "arithmetic" is "" unless norms are
- *                      added up over the servers
- *   server -> worker   {"type":"welcome", "version":v}: v is the job's first version, 0 or
- *                      that of a snapshot; or {"type":"refused", "text":...}; or
+ *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
+ *                      "snapshots":true, "version":v, "number":k}: all workers have
+ *                      joined server j. "arithmetic" is "" unless norms are added up over
+ *                      the servers; "snapshots": it takes some; v, k: as in "welcome"
+ *   server -> worker   {"type":"welcome", "version":v, "number":k}: v is the job's first
+ *                      version, 0 or that of snapshot k of its step; or {"type":"refused", "text":...}; or
  *                      {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
  *                      worker of another job) still belongs to a worker that has left or

@@ -190,8 +190,9 @@ static void welcome(struct server_peer *p)
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I}", "type", "welcome", "version",
-					(json_int_t)s->first_version));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I}", "type", "welcome", "version",
+					(json_int_t)s->first_version, "number",
+					(json_int_t)s->first_number));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);
@@ -329,6 +330,32 @@ static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	return false;
 }
 
+/* True if server `index` begins with the same version, and takes snapshots if this one does. */
+static bool saves_alike(const struct tern_server *s, uint32_t index,
+	const json_t *message, struct tern_ps_text *why)
+{
+	bool takes = json_is_true(json_object_get(message, "snapshots"));
+	json_int_t version = json_integer_value(json_object_get(message, "version"));
+	json_int_t number = json_integer_value(json_object_get(message, "number"));
+
+	if (takes != !!s->snapshots)
+		snprintf(why->text, sizeof(why->text),
+			"server %u was started %s --snapshots, and server 0 %s it: give "
+			"all "
+			"servers the same directory",
+			index, takes ? "with" : "without", takes ? "without" : "with");
+	else if (version != (json_int_t)s->first_version ||
+		 number != (json_int_t)s->first_number)
+		snprintf(why->text, sizeof(why->text),
+			"server %u begins with snapshot %lld-%08llx, and server 0 with "
+			"%llu-%08x: all servers need the same --resume",
+			index, (long long)version, (unsigned long long)number,
+			(unsigned long long)s->first_version, s->first_number);
+	else
+		return true;
+	return false;
+}
+
 static bool may_be_server(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
 {
@@ -347,7 +374,8 @@ static bool may_be_server(struct server_peer *p, const json_t *message, uint32_t
 		good = is_one_of_us(p, *index, &job, why) &&
 		       adds_up_alike(p->server, *index,
 			       json_string_value(json_object_get(message, "arithmetic")),
-			       why);
+			       why) &&
+		       saves_alike(p->server, *index, message, why);
 	tern_ps_job_fini(&job);
 	return good;
 }

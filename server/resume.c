@@ -19,8 +19,9 @@ struct resume {
 	bool found;
 	/* Loading: the part that is being read. */
 	bool loading;
-	uint32_t part;
+	uint32_t part, chunk; /* chunk: index of the next one in the part's list */
 	char *path;
+	struct tern_safetensors *file; /* the part, parsed */
 	struct tern_file_op op;
 };
 
@@ -30,7 +31,7 @@ static void passed_over(struct tern_snapshot_search *search, const char *text)
 {
 	struct resume *r = tern_container_of(search, struct resume, search);
 
-	server_warn(r->server, "%s: an older one is taken if there is one", text);
+	server_warn(r->server, "%s", text);
 }
 
 static void searched(struct tern_snapshot_search *search, int status)
@@ -47,8 +48,16 @@ static void searched(struct tern_snapshot_search *search, int status)
 	}
 	r->found = true;
 	s->first_version = search->found.id.step;
+	s->first_number = search->found.id.number;
 	server_note(s, "goes on from snapshot %s in %.300s",
 		tern_snapshot_short_name(search->found.id).text, search->directory);
+}
+
+static void end_part(struct resume *r)
+{
+	tern_safetensors_free(TERN_TAKE(r->file));
+	free(TERN_TAKE(r->op.data));
+	free(TERN_TAKE(r->path));
 }
 
 int resume_init(struct tern_server *s)
@@ -77,8 +86,7 @@ void resume_fini(struct tern_server *s)
 		return;
 	tern_snapshot_fini(&r->search.found);
 	tern_snapshot_search_fini(&r->search);
-	free(r->op.data);
-	free(r->path);
+	end_part(r);
 	free(r);
 	s->resume = NULL;
 }
@@ -116,12 +124,17 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 
 /* ---- loading it ---- */
 
+static int compare(const void *number, const void *chunk)
+{
+	uint32_t a = *(const uint32_t *)number, b = ((const struct chunk *)chunk)->number;
+
+	return a < b ? -1 : a > b;
+}
+
+/* The chunk with this number, if it is this server's; else NULL. */
 static struct chunk *find_chunk(struct tern_server *s, uint32_t number)
 {
-	for (uint32_t i = 0; i < s->chunk_count; i++)
-		if (s->chunks[i].number == number)
-			return &s->chunks[i];
-	return NULL;
+	return bsearch(&number, s->chunks, s->chunk_count, sizeof(*s->chunks), compare);
 }
 
 /* True if a chunk of the part is this server's. */
@@ -133,10 +146,9 @@ static bool is_needed(struct tern_server *s, const struct tern_snapshot_part *pa
 	return false;
 }
 
-/* A vector of the chunk, copied to memory from malloc(). NULL: there is none of this type and
- * size, or no memory. */
-static void *take_vector(const struct tern_safetensors *file, const char *what,
-	const struct chunk *c, enum tern_dtype dtype, uint64_t count)
+/* Copies a vector of the chunk, if the part has it, to memory from malloc(). */
+static int take_vector(const struct tern_safetensors *file, const char *what,
+	const struct chunk *c, enum tern_dtype dtype, uint64_t count, void *out)
 {
 	const struct tern_safetensor *t =
 		tern_snapshot_vector(file, what, c->number, dtype, count);
@@ -144,7 +156,8 @@ static void *take_vector(const struct tern_safetensors *file, const char *what,
 
 	if (copy)
 		tern_snapshot_copy_vector(copy, t);
-	return copy;
+	*(void **)out = copy;
+	return t && !copy ? -ENOMEM : 0;
 }
 
 /* The vectors of a chunk, which the caller frees. */
@@ -154,15 +167,28 @@ struct loaded {
 	uint64_t *skipped;
 };
 
-static int set_chunk(struct chunk *c, const struct loaded *l)
+static int take(
+	const struct tern_safetensors *file, const struct chunk *c, struct loaded *l)
+{
+	uint64_t count = c->plan->count;
+	int r = take_vector(file, "w", c, TERN_F32, count, &l->w);
+
+	if (r == 0)
+		r = take_vector(file, "m", c, TERN_F32, count, &l->state.m);
+	if (r == 0)
+		r = take_vector(file, "v", c, TERN_F32, count, &l->state.v);
+	if (r == 0)
+		r = take_vector(
+			file, "skipped", c, TERN_U64, skip_tensor_count(c), &l->skipped);
+	return r;
+}
+
+static int set(struct chunk *c, const struct loaded *l)
 {
 	struct tern_updater *u = c->server->opts.updater;
 	uint64_t step = c->server->first_version;
 	int r;
 
-	if (!l->w || (tern_updater_has_m(&c->kept->opts) && !l->state.m) ||
-		(tern_updater_has_v(&c->kept->opts) && !l->state.v))
-		return -EINVAL;
 	c->version = step;
 	r = tern_updater_copy(u, c->kept, chunk_w(c, step), l->w);
 	if (r == 0)
@@ -174,51 +200,71 @@ static int set_chunk(struct chunk *c, const struct loaded *l)
 	return r;
 }
 
-static int load_chunk(const struct tern_safetensors *file, struct chunk *c)
+static void load_chunk(struct tern_task *task)
 {
-	uint64_t count = c->plan->count;
-	struct loaded l = {
-		.w = take_vector(file, "w", c, TERN_F32, count),
-		.state = {.m = take_vector(file, "m", c, TERN_F32, count),
-			.v = take_vector(file, "v", c, TERN_F32, count)},
-		.skipped =
-			take_vector(file, "skipped", c, TERN_U64, skip_tensor_count(c)),
-	};
-	int r = set_chunk(c, &l);
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+	struct loaded l = {.w = NULL};
 
+	c->status = take(c->server->resume->file, c, &l);
+	if (c->status == 0)
+		c->status = set(c, &l);
 	free(l.w);
 	free(l.state.m);
 	free(l.state.v);
 	free(l.skipped);
-	return r;
 }
 
-static int load_part(struct resume *r, struct tern_ps_text *why)
+static void load_next(struct resume *r);
+static void load_chunks(struct resume *r);
+
+static void loaded_chunk(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+	struct tern_server *s = c->server;
+
+	if (s->over)
+		return;
+	if (c->status < 0)
+		server_fail(s, c->status, "--resume: %s: chunk %u: %s", s->resume->path,
+			c->number,
+			*c->kept->error ? c->kept->error : tern_status_text(c->status));
+	else
+		load_chunks(s->resume);
+}
+
+/* Loads the next chunk of the part that is this server's, in a task: connections are served
+ * meanwhile. */
+static void load_chunks(struct resume *r)
+{
+	const struct tern_snapshot_part *part = &r->search.found.parts[r->part];
+	struct chunk *c = NULL;
+
+	while (!c && r->chunk < part->chunk_count)
+		c = find_chunk(r->server, part->chunks[r->chunk++]);
+	if (c) {
+		chunk_submit(c, load_chunk, loaded_chunk);
+		return;
+	}
+	end_part(r);
+	r->part++;
+	load_next(r);
+}
+
+/* Parses a part, and checks that it is as it was written and has all that is needed. */
+static int check_part(struct resume *r, struct tern_ps_text *why)
 {
 	const struct tern_snapshot *found = &r->search.found;
-	const struct tern_snapshot_part *part = &found->parts[r->part];
-	struct tern_safetensors *file = NULL;
 	int status;
 
 	if (!tern_snapshot_check_part(found, r->part, r->op.data, r->op.bytes, why))
 		return -EINVAL;
-	status = tern_safetensors_parse(r->path, r->op.data, r->op.bytes, &file, why);
-	for (uint32_t i = 0; i < part->chunk_count && status == 0; i++) {
-		struct chunk *c = find_chunk(r->server, part->chunks[i]);
-
-		if (c)
-			status = load_chunk(file, c);
-		if (status < 0)
-			snprintf(why->text, sizeof(why->text), "%.200s: chunk %u: %s",
-				r->path, part->chunks[i],
-				status == -EINVAL ? "its values are not in the file"
-						  : strerror(-status));
-	}
-	tern_safetensors_free(file);
-	return status;
+	status = tern_safetensors_parse(r->path, r->op.data, r->op.bytes, &r->file, why);
+	if (status < 0)
+		return status;
+	return tern_snapshot_check_vectors(found, &r->server->plan, r->part, r->file, why)
+		       ? 0
+		       : -EINVAL;
 }
-
-static void load_next(struct resume *r);
 
 static void part_read(struct tern_file_op *op)
 {
@@ -233,14 +279,12 @@ static void part_read(struct tern_file_op *op)
 		snprintf(why.text, sizeof(why.text), "%.300s: %s", r->path,
 			strerror(-status));
 	else
-		status = load_part(r, &why);
-	free(TERN_TAKE(op->data));
-	if (status < 0) {
+		status = check_part(r, &why);
+	r->chunk = 0;
+	if (status < 0)
 		server_fail(s, status, "--resume: %s", why.text);
-		return;
-	}
-	r->part++;
-	load_next(r);
+	else
+		load_chunks(r);
 }
 
 /* Reads the next part that has chunks of this server. */
@@ -252,7 +296,6 @@ static void load_next(struct resume *r)
 	while (r->part < found->part_count &&
 		!is_needed(r->server, &found->parts[r->part]))
 		r->part++;
-	free(TERN_TAKE(r->path));
 	if (r->part == found->part_count) {
 		r->loading = false;
 		shard_loaded(r->server);

@@ -424,7 +424,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
 }
 
-void tern_server_snapshot(struct tern_server *s)
+void tern_server_take_snapshot(struct tern_server *s)
 {
 	snapshots_ask(s);
 }

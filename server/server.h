@@ -84,7 +84,7 @@ struct tern_server_opts {
 	 * manifest of one; NULL: the job begins at step 0. */
 	const char *resume;
 	/* Limit of parameters and state, in async mode also of the workers' gradients
-	 * and copies; 0: TERN_POOL_BYTES_MAX. A copy for a snapshot does not count. */
+	 * and copies; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
 	/* Number of workers that a job must have; 0: any. */
 	uint32_t workers;
@@ -143,7 +143,7 @@ void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
 /* Takes a snapshot now, if the options have a directory and the steps have begun. Any server
  * of the job may be asked. */
-void tern_server_snapshot(struct tern_server *server);
+void tern_server_take_snapshot(struct tern_server *server);
 
 /* Frees the server. Its tasks must have ended (host_env_stop), and the context must have
  * been freed. */

@@ -348,8 +348,9 @@ struct tern_server {
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */
 	struct tern_plan plan;
-	uint64_t
-		first_version; /* the job's steps begin with it: 0, or that of a snapshot */
+	/* The job's steps begin with it: 0, or the step of a snapshot, and its number. */
+	uint64_t first_version;
+	uint32_t first_number;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
 	bool has_job, running, over, told;
@@ -564,7 +565,7 @@ void start_on_start(struct tern_server *s);
 void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);
 void start_forget(struct tern_server *s);
-/* Sends version 0 to the workers: the steps begin. */
+/* Sends the first version to the workers: the steps begin. */
 void start_steps(struct tern_server *s);
 /* Server 0: sends "again" to server p and closes the connection, because a worker is
  * missing or server 0 has no job. p connects again when all workers have joined it. */

@@ -266,9 +266,9 @@ static uint64_t copies_of(const struct tern_ps_job *job)
 	       (job->mode == TERN_MODE_ASYNC ? 2ull * job->workers : 0);
 }
 
-/* Number of vectors of the parameters' size in memory: the copies, and those that the
- * updater keeps. */
-static uint64_t vectors_of(const struct tern_ps_job *job)
+/* Number of vectors of the parameters' size in memory: the copies, those that the updater
+ * keeps, and those of a snapshot. */
+static uint64_t vectors_of(const struct tern_server *s, const struct tern_ps_job *job)
 {
 	bool has_m = tern_optimizer_has_m(job->optimizer.kind);
 	bool has_v = tern_optimizer_has_v(job->optimizer.kind);
@@ -277,7 +277,11 @@ static uint64_t vectors_of(const struct tern_ps_job *job)
 		has_m = has_m || tern_optimizer_has_m(job->rules[i].kind);
 		has_v = has_v || tern_optimizer_has_v(job->rules[i].kind);
 	}
-	return copies_of(job) + has_m + has_v + (job->clip_norm > 0);
+	/* A snapshot is copied to host memory. */
+	return copies_of(job) + has_m + has_v + (job->clip_norm > 0) +
+	       (s->opts.snapshots.directory && !shard_is_on_device(s)
+			       ? 1ull + has_m + has_v
+			       : 0);
 }
 
 /* Bytes of one copy of a share, including the pool's rounding: 64 bytes for each buffer, of
@@ -325,13 +329,13 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	if (s->opts.memory_bytes)
 		most = TERN_MIN(most, s->opts.memory_bytes);
 	share = tern_plan_share(&plan, job, index);
-	if (bytes_of(&share) <= most / vectors_of(job))
+	if (bytes_of(&share) <= most / vectors_of(s, job))
 		return 0;
 	snprintf(why->text, sizeof(why->text),
 		"no room for the parameters: server %u's share of them has %llu bytes, "
 		"and it keeps %llu copies; it can hold %llu bytes: use more servers",
 		index, (unsigned long long)(share.element_count * sizeof(float)),
-		(unsigned long long)vectors_of(job), (unsigned long long)most);
+		(unsigned long long)vectors_of(s, job), (unsigned long long)most);
 	return -E2BIG;
 }
 

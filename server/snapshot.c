@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/digest.h"
+#include "base/clock.h"
 #include "ps/safetensors.h"
+
+#define DIGEST_BYTES ((size_t)4 << 20) /* of one task */
 
 /* ---- copies ---- */
 
@@ -28,7 +30,6 @@ void snapshot_drop_copies(struct tern_server *s)
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		copy_free(s->chunks[i].copy);
 		s->chunks[i].copy = NULL;
-		s->chunks[i].copies_next = false;
 	}
 }
 
@@ -133,11 +134,18 @@ static void written(struct tern_file_op *op)
 		finish(n->server, NULL, false);
 }
 
+/* The digest is computed in many tasks, so that updates get their turn in between. */
 static void digest(struct tern_task *task)
 {
 	struct snapshots *n = tern_container_of(task, struct snapshots, task);
+	size_t bytes = 0;
 
-	n->digest = tern_digest_parts(n->iov, (int)n->vector_count + 1, &n->bytes);
+	while (n->digested_count <= n->vector_count && bytes < DIGEST_BYTES) {
+		const struct iovec *v = &n->iov[n->digested_count++];
+
+		tern_digest_add(&n->stream, v->iov_base, v->iov_len);
+		bytes += v->iov_len;
+	}
 }
 
 static void digested(struct tern_task *task)
@@ -148,6 +156,14 @@ static void digested(struct tern_task *task)
 
 	if (s->over)
 		return;
+	if (n->digested_count <= n->vector_count) {
+		r = tern_env_submit(s->env, &n->task);
+		if (r < 0)
+			fail(s, "the digest", r);
+		return;
+	}
+	n->bytes = n->stream.bytes;
+	n->digest = tern_digest_end(&n->stream);
 	n->op = (struct tern_file_op){.kind = TERN_FILE_WRITE,
 		.path = n->path,
 		.parts = n->iov,
@@ -214,8 +230,11 @@ static void write_part(struct tern_server *s)
 		tern_snapshot_part_name(n->id, s->index).text);
 	if (r == 0)
 		r = n->path ? build(s) : -ENOMEM;
+	tern_digest_begin(&n->stream);
+	n->digested_count = 0;
 	n->task.run = digest;
 	n->task.done = digested;
+	n->task.cost_ns = TERN_NS_PER_US;
 	if (r == 0)
 		r = tern_env_submit(s->env, &n->task);
 	if (r < 0)
@@ -277,7 +296,6 @@ void snapshot_take(struct tern_server *s, struct tern_snapshot_id id)
 
 	n->id = id;
 	n->taking = true;
-	n->status = 0;
 	n->bytes = n->digest = 0;
 	n->left_count = s->chunk_count;
 	for (uint32_t i = 0; i < s->chunk_count; i++) {

@@ -3,14 +3,15 @@
  * Snapshots (ps/snapshot.h) of a job in sync mode, between the files that take them:
  *
  *     snapshot.c   this server's part: copies of the chunks, and the file
- *     snapshots.c  server 0: when snapshots are taken, which are published and kept
+ *     snapshots.c  server 0: when snapshots are taken, and what the servers report
+ *     snapshots_publish.c  server 0: the manifest, and removing what is not needed
  *     resume.c     loading one, before the steps
  *
  *     server 0:  IDLE --due--> TAKING --all parts are written--> PUBLISHING --> CLEANING --> IDLE
  *                                |                                                 ^
  *                                +--a server has failed, or heard of it too late --+
  *
- * Server 0 names a step that no server has reached yet. When a chunk comes to that step, the
+ * Server 0 names a step that is to come (after the last step, that one). When a chunk comes to that step, the
  * task that has updated it copies it before the next update can begin. So the copies of all
  * servers are of the same step, and training goes on while they are written. A server holds at
  * most one copy of its share.
@@ -18,6 +19,7 @@
 #ifndef TERN_SERVER_SNAPSHOT_STATE_H
 #define TERN_SERVER_SNAPSHOT_STATE_H
 
+#include "base/digest.h"
 #include "ps/snapshot.h"
 #include "server/server_state.h"
 
@@ -45,12 +47,13 @@ struct snapshots {
 	/* snapshot.c */
 	bool taking;         /* this server's part is not written yet */
 	uint32_t left_count; /* chunks that were not copied yet */
-	int status;          /* of a copy, or of the file */
 	struct iovec *iov;   /* the part: its header and vectors */
 	uint32_t vector_count;
 	uint64_t bytes, digest;
 	char *path;
-	struct tern_task task; /* computes the digest */
+	struct tern_digest_stream stream;
+	uint32_t digested_count; /* vectors of `iov` that the digest has */
+	struct tern_task task;   /* computes the digest */
 	struct tern_file_op op;
 
 	/* snapshots.c */
@@ -67,10 +70,16 @@ struct snapshots {
 	bool on_request;              /* the present one was due so */
 	bool final; /* that of the last step was begun, or can never be */
 	struct tern_timer timer;
-	char *manifest, *manifest_path;
-	struct iovec manifest_part;
+	struct tern_timer slow_timer; /* a line says what a snapshot waits for */
+
+	/* snapshots_publish.c */
+	bool owned;    /* the directory has this job's `owner` */
+	bool disowned; /* it has another job's */
+	char owner[20];
+	char *manifest, *manifest_path, *zero_path;
+	struct iovec zero_part;
 	struct tern_file_op zero_op;
-	char **stale; /* paths of files to be removed */
+	char **stale; /* names of files to be removed */
 	size_t stale_count;
 };
 
@@ -90,5 +99,14 @@ struct snapshot_report {
 	const char *why; /* NULL: the part is written */
 };
 void snapshots_report(struct tern_server *s, const struct snapshot_report *report);
+/* Changes the state, by an edge of the diagram. */
+void snapshots_enter(struct snapshots *n, enum snapshots_state next);
+void snapshots_tell(struct tern_server *s); /* calls opts.snapshot() */
+void snapshots_cleaned(struct tern_server *s);
+
+/* snapshots_publish.c */
+void snapshots_publish(struct tern_server *s);
+/* Removes what is not needed, and calls snapshots_cleaned(). */
+void snapshots_clean(struct tern_server *s);
 
 #endif

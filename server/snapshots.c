@@ -22,14 +22,14 @@
 #define MARGIN_FIRST 2u
 #define MARGIN_MOST  4096u
 #define EVERY_NS     (600 * TERN_NS_PER_S)
-#define KEEP         3u
+#define SLOW_NS      (60 * TERN_NS_PER_S)
 
 static bool is_by_steps(const struct tern_server *s)
 {
 	return s->opts.snapshots.every_steps > 0;
 }
 
-static void enter(struct snapshots *n, enum snapshots_state next)
+void snapshots_enter(struct snapshots *n, enum snapshots_state next)
 {
 	static const uint8_t edges[] = {
 		[SNAPSHOTS_IDLE] = 1 << SNAPSHOTS_TAKING,
@@ -52,7 +52,7 @@ static uint64_t newest(const struct tern_server *s)
 	return version;
 }
 
-static void tell(struct tern_server *s)
+void snapshots_tell(struct tern_server *s)
 {
 	const struct snapshots *n = s->snapshots;
 	struct tern_server_snapshot result = {.step = n->id.step,
@@ -66,261 +66,14 @@ static void tell(struct tern_server *s)
 		s->opts.snapshot(s->opts.arg, &result);
 }
 
-/* ---- removing what is not needed ---- */
-
 static void next_due(struct tern_server *s);
 
-static void cleaned(struct tern_server *s)
+void snapshots_cleaned(struct tern_server *s)
 {
-	struct snapshots *n = s->snapshots;
-
-	while (n->stale_count)
-		free(n->stale[--n->stale_count]);
-	free(n->stale);
-	free(n->zero_op.data);
-	n->stale = NULL;
-	n->zero_op.data = NULL;
-	enter(n, SNAPSHOTS_IDLE);
+	snapshots_enter(s->snapshots, SNAPSHOTS_IDLE);
+	tern_timer_clear(s->opts.ctx, &s->snapshots->slow_timer);
 	next_due(s);
 	server_maybe_end(s);
-}
-
-static void remove_next(struct tern_server *s);
-
-static void removed(struct tern_file_op *op)
-{
-	struct snapshots *n = tern_container_of(op, struct snapshots, zero_op);
-	struct tern_server *s = n->server;
-
-	if (s->over)
-		return;
-	if (op->status < 0 && op->status != -ENOENT)
-		server_note(s, "%.300s cannot be removed: %s", op->path,
-			strerror(-op->status));
-	free(n->stale[--n->stale_count]);
-	remove_next(s);
-}
-
-static void remove_next(struct tern_server *s)
-{
-	struct snapshots *n = s->snapshots;
-
-	if (n->stale_count == 0) {
-		cleaned(s);
-		return;
-	}
-	n->zero_op = (struct tern_file_op){.kind = TERN_FILE_REMOVE,
-		.path = n->stale[n->stale_count - 1],
-		.done = removed};
-	if (tern_env_file(s->env, &n->zero_op) < 0)
-		cleaned(s);
-}
-
-static bool is_complete(
-	const struct tern_snapshot_id *ids, size_t count, struct tern_snapshot_id id)
-{
-	for (size_t i = 0; i < count; i++)
-		if (tern_snapshot_compare(ids[i], id) == 0)
-			return true;
-	return false;
-}
-
-/* True if the snapshot stays. Only the present one is known to be whole. So nothing complete
- * is removed unless that is published; then it and the newest before it stay, `keep` in all,
- * and those of later steps. */
-static bool stays(const struct tern_server *s, const struct tern_snapshot_id *ids,
-	size_t count, struct tern_snapshot_id id)
-{
-	uint32_t keep = s->opts.snapshots.keep ? s->opts.snapshots.keep : KEEP, newer = 1;
-	const struct tern_snapshot_id *present = &s->snapshots->id;
-
-	if (!is_complete(ids, count, id))
-		return false;
-	if (s->snapshots->failed || tern_snapshot_compare(*present, id) == 0 ||
-		id.step > present->step)
-		return true;
-	for (size_t i = 0; i < count; i++)
-		newer += tern_snapshot_compare(ids[i], id) > 0 &&
-			 ids[i].step < present->step;
-	return id.step < present->step && newer < keep;
-}
-
-/* Lists the files that are not needed, the manifests last: remove_next() begins with those, so
- * no manifest is left whose parts are gone. */
-static int list_stale(struct tern_server *s, const char *names, size_t bytes,
-	const struct tern_snapshot_id *ids, size_t count)
-{
-	struct snapshots *n = s->snapshots;
-
-	for (int manifests = 0; manifests < 2; manifests++)
-		for (size_t at = 0; at < bytes; at += strlen(names + at) + 1) {
-			struct tern_snapshot_id id;
-			uint32_t part;
-			char **more;
-
-			if (!tern_snapshot_name_read(names + at, &id, &part) ||
-				(part == TERN_SNAPSHOT_MANIFEST) != manifests ||
-				stays(s, ids, count, id))
-				continue;
-			more = reallocarray(n->stale, n->stale_count + 1, sizeof(*more));
-			if (!more)
-				return -ENOMEM;
-			n->stale = more;
-			more[n->stale_count] = tern_snapshot_path(
-				s->opts.snapshots.directory, names + at);
-			if (!more[n->stale_count])
-				return -ENOMEM;
-			n->stale_count++;
-		}
-	return 0;
-}
-
-static void listed(struct tern_file_op *op)
-{
-	struct snapshots *n = tern_container_of(op, struct snapshots, zero_op);
-	struct tern_server *s = n->server;
-	struct tern_snapshot_id *ids = NULL;
-	size_t count = 0;
-	int r = op->status;
-
-	if (s->over)
-		return;
-	if (r == 0)
-		r = tern_snapshot_list(op->data, op->bytes, &ids, &count);
-	if (r == 0)
-		r = list_stale(s, op->data, op->bytes, ids, count);
-	free(ids);
-	free(TERN_TAKE(op->data));
-	if (r < 0)
-		server_note(s, "older snapshots in %.300s are not removed: %s",
-			s->opts.snapshots.directory, strerror(-r));
-	remove_next(s);
-}
-
-static void clean(struct tern_server *s)
-{
-	struct snapshots *n = s->snapshots;
-
-	enter(n, SNAPSHOTS_CLEANING);
-	n->zero_op = (struct tern_file_op){.kind = TERN_FILE_LIST,
-		.path = s->opts.snapshots.directory,
-		.done = listed};
-	if (tern_env_file(s->env, &n->zero_op) < 0)
-		cleaned(s);
-}
-
-/* ---- publishing ---- */
-
-static void forget_manifest(struct snapshots *n)
-{
-	free(n->manifest);
-	free(n->manifest_path);
-	n->manifest = n->manifest_path = NULL;
-}
-
-/* The snapshot has ended; if it has failed, n->why says why. */
-static void ended(struct tern_server *s)
-{
-	struct snapshots *n = s->snapshots;
-
-	tell(s);
-	forget_manifest(n);
-	clean(s);
-}
-
-static void manifest_failed(struct tern_server *s, int status)
-{
-	struct snapshots *n = s->snapshots;
-
-	snprintf(n->why, sizeof(n->why), "its manifest cannot be written: %s",
-		strerror(-status));
-	n->failed = true;
-	ended(s);
-}
-
-static void manifest_written(struct tern_file_op *op)
-{
-	struct snapshots *n = tern_container_of(op, struct snapshots, zero_op);
-
-	if (n->server->over)
-		return;
-	if (op->status < 0)
-		manifest_failed(n->server, op->status);
-	else
-		ended(n->server);
-}
-
-static void write_manifest(struct tern_server *s)
-{
-	struct snapshots *n = s->snapshots;
-	int r = -ENOMEM;
-
-	n->manifest = tern_snapshot_encode(n->id, &s->job, &s->plan, n->parts);
-	n->manifest_path = tern_snapshot_path(
-		s->opts.snapshots.directory, tern_snapshot_manifest_name(n->id).text);
-	if (n->manifest && n->manifest_path) {
-		n->manifest_part = (struct iovec){n->manifest, strlen(n->manifest)};
-		n->zero_op = (struct tern_file_op){.kind = TERN_FILE_WRITE,
-			.path = n->manifest_path,
-			.parts = &n->manifest_part,
-			.part_count = 1,
-			.done = manifest_written};
-		r = tern_env_file(s->env, &n->zero_op);
-	}
-	if (r < 0)
-		manifest_failed(s, r);
-}
-
-/* The first server whose part is not in the directory; UINT32_MAX: all are. */
-static uint32_t find_missing(const struct tern_server *s, const char *names, size_t bytes)
-{
-	for (uint32_t i = 0; i < s->job.server_count; i++) {
-		struct tern_snapshot_name part =
-			tern_snapshot_part_name(s->snapshots->id, i);
-		size_t at = 0;
-
-		while (at < bytes && strcmp(names + at, part.text) != 0)
-			at += strlen(names + at) + 1;
-		if (at >= bytes)
-			return i;
-	}
-	return UINT32_MAX;
-}
-
-static void looked(struct tern_file_op *op)
-{
-	struct snapshots *n = tern_container_of(op, struct snapshots, zero_op);
-	struct tern_server *s = n->server;
-	uint32_t missing;
-
-	if (s->over)
-		return;
-	missing = op->status == 0 ? find_missing(s, op->data, op->bytes) : UINT32_MAX;
-	free(TERN_TAKE(op->data));
-	if (missing == UINT32_MAX) {
-		write_manifest(s);
-		return;
-	}
-	snprintf(n->why, sizeof(n->why),
-		"the part of server %u is not in %.150s as server 0 sees it: this must "
-		"be "
-		"one directory for all servers",
-		missing, s->opts.snapshots.directory);
-	n->failed = true;
-	ended(s);
-}
-
-/* All parts are written. Looks whether they are where this server can see them. */
-static void publish(struct tern_server *s)
-{
-	struct snapshots *n = s->snapshots;
-
-	enter(n, SNAPSHOTS_PUBLISHING);
-	n->zero_op = (struct tern_file_op){.kind = TERN_FILE_LIST,
-		.path = s->opts.snapshots.directory,
-		.done = looked};
-	if (tern_env_file(s->env, &n->zero_op) < 0)
-		write_manifest(s);
 }
 
 /* ---- taking ---- */
@@ -330,21 +83,20 @@ static void all_reported(struct tern_server *s)
 	struct snapshots *n = s->snapshots;
 
 	if (!n->failed) {
-		publish(s);
+		snapshots_publish(s);
 		return;
 	}
 	if (n->late && n->margin < MARGIN_MOST) {
 		n->margin *= 2;
 		server_note(s,
-			"no snapshot of step %llu: another server had passed it when it "
-			"heard "
-			"of it; the next one is announced %llu steps ahead",
+			"no snapshot of step %llu: another server was further when it "
+			"heard of it; the next one is announced %llu steps ahead",
 			(unsigned long long)n->id.step, (unsigned long long)n->margin);
 		n->asked = n->on_request || !is_by_steps(s);
 	} else {
-		tell(s);
+		snapshots_tell(s);
 	}
-	clean(s);
+	snapshots_clean(s);
 }
 
 static void part_ended(struct tern_server *s, uint32_t server)
@@ -385,7 +137,8 @@ static bool read_report(const json_t *message, struct snapshot_report *report)
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I, s:s, s:b, s?s}",
 		    "step", &step, "number", &number, "bytes", &bytes, "digest", &digest,
 		    "late", &late, "text", &why) < 0 ||
-		step < 1 || number < 0 || number > UINT32_MAX || bytes < 0)
+		step < 1 || number < 0 || number > UINT32_MAX || bytes < 0 ||
+		(!why && bytes == 0))
 		return false;
 	*report = (struct snapshot_report){
 		.id = {.step = (uint64_t)step, .number = (uint32_t)number},
@@ -448,10 +201,7 @@ void snapshots_on_begin(struct server_peer *zero, const json_t *message)
 		return;
 	}
 	if (!s->snapshots) {
-		server_fail(s, -EINVAL,
-			"server 0 takes snapshots, and server %u was started without "
-			"--snapshots: give all servers the same directory",
-			s->index);
+		server_fail(s, -EPROTO, "server 0 began a snapshot, and takes none");
 		return;
 	}
 	if (s->snapshots->taking) {
@@ -463,12 +213,36 @@ void snapshots_on_begin(struct server_peer *zero, const json_t *message)
 	snapshot_take(s, (struct tern_snapshot_id){(uint64_t)step, (uint32_t)number});
 }
 
+/* A snapshot takes long, perhaps since a disk does not answer. Says for what it waits. */
+static void say_slow(struct tern_timer *timer)
+{
+	struct snapshots *n = tern_container_of(timer, struct snapshots, slow_timer);
+	struct tern_server *s = n->server;
+	char whose[40] = "its manifest";
+	uint32_t i = 0;
+
+	if (s->over || s->opts.ctx->ending)
+		return;
+	while (i < s->job.server_count && n->reported[i])
+		i++;
+	if (n->state == SNAPSHOTS_TAKING)
+		snprintf(whose, sizeof(whose), "the part of server %u", i);
+	server_warn(s,
+		"the snapshot of step %llu is being taken for %llu s, and waits for %s",
+		(unsigned long long)n->id.step,
+		(unsigned long long)((tern_now_ns(s->env) - n->begun_ns) / TERN_NS_PER_S),
+		n->state == SNAPSHOTS_CLEANING ? "the removal of older ones" : whose);
+	tern_timer_set(s->opts.ctx, timer, tern_now_ns(s->env) + 10 * SLOW_NS);
+}
+
 static void begin(struct tern_server *s, uint64_t step)
 {
 	struct snapshots *n = s->snapshots;
 	struct tern_snapshot_id id = {step, (uint32_t)tern_random(s->env)};
 
-	enter(n, SNAPSHOTS_TAKING);
+	snapshots_enter(n, SNAPSHOTS_TAKING);
+	n->slow_timer.fire = say_slow;
+	tern_timer_set(s->opts.ctx, &n->slow_timer, tern_now_ns(s->env) + SLOW_NS);
 	n->begun_ns = tern_now_ns(s->env);
 	n->last_step = step;
 	n->on_request = n->asked;
@@ -589,10 +363,8 @@ void snapshots_ask(struct tern_server *s)
 				json_pack("{s:s}", "type", "snapshot_wanted"));
 		return;
 	}
-	if (n->state != SNAPSHOTS_IDLE) {
-		server_note(s, "a snapshot is being written already");
-		return;
-	}
+	if (n->state != SNAPSHOTS_IDLE)
+		return; /* one is being taken */
 	n->asked = true;
 	next_due(s);
 }
@@ -629,8 +401,10 @@ int snapshots_init(struct tern_server *s)
 
 void snapshots_end(struct tern_server *s)
 {
-	if (s->snapshots)
-		tern_timer_clear(s->opts.ctx, &s->snapshots->timer);
+	if (!s->snapshots)
+		return;
+	tern_timer_clear(s->opts.ctx, &s->snapshots->timer);
+	tern_timer_clear(s->opts.ctx, &s->snapshots->slow_timer);
 }
 
 void snapshots_fini(struct tern_server *s)
@@ -644,7 +418,9 @@ void snapshots_fini(struct tern_server *s)
 		free(n->iov[0].iov_base);
 	while (n->stale_count)
 		free(n->stale[--n->stale_count]);
-	forget_manifest(n);
+	free(n->manifest);
+	free(n->manifest_path);
+	free(n->zero_path);
 	free(n->iov);
 	free(n->path);
 	free(n->stale);

@@ -366,7 +366,7 @@ void host_env_stop(struct tern_env *env)
 	tern_list_init(&host->waiting);
 	tern_list_init(&host->events);
 	while ((node = tern_list_pop(&host->file_events)))
-		free(tern_list_entry(node, struct tern_file_op, node)->data);
+		free(TERN_TAKE(tern_list_entry(node, struct tern_file_op, node)->data));
 	host->event_count = 0;
 }
 

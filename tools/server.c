@@ -109,7 +109,7 @@ static void describe(struct role *role, char *text, size_t bytes)
 	struct server_role *s = (struct server_role *)role;
 
 	tern_server_describe(s->server, text, bytes);
-	tern_server_snapshot(s->server);
+	tern_server_take_snapshot(s->server);
 }
 
 static void note(void *arg, const char *text)
