@@ -388,6 +388,23 @@ void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
 			c->name, "text", report_text(text)));
 }
 
+void launch_take_saving(struct launch *l, struct child *c)
+{
+	c->saving = true;
+	l->safe = l->safe || launch_number(l, c) == 0;
+}
+
+void launch_tell_unsaved(struct launch *l, const char *how)
+{
+	char text[400];
+
+	snprintf(text, sizeof(text),
+		"%.300s: the results are complete, the last snapshot is not",
+		*how ? how : "a server has ended early");
+	launch_report(l, l->command->name,
+		json_pack("{ss so}", "event", "warning", "text", report_text(text)));
+}
+
 int launch_say_end(struct launch *l, int code, const char *text)
 {
 	output_error(&l->out, l->command->name, "%s", text);

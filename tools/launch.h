@@ -114,7 +114,9 @@ struct launch {
 	char *missed[SUPERVISE_CHILDREN_MAX];
 	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
 	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
-	char error[512];    /* first error, of a child or of this process */
+	/* Server 0 says that all workers have what they need, and writes the last snapshot. */
+	bool safe;
+	char error[512]; /* first error, of a child or of this process */
 };
 
 /* Checks what the option table cannot. Makes the secret of the job unless the caller has one
@@ -157,6 +159,11 @@ unsigned launch_running(const struct launch *l, bool workers);
 /* True if a worker runs that is not lost. A worker that was lost because it hangs would
  * never end by itself. */
 bool launch_workers_to_come(const struct launch *l);
+
+/* Takes the event "saving" of a server. */
+void launch_take_saving(struct launch *l, struct child *c);
+/* Warns that the last snapshot is missing, since a server has ended: `how`. */
+void launch_tell_unsaved(struct launch *l, const char *how);
 
 /* Takes the event "listening" of a server. */
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);

@@ -305,7 +305,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	} else if (strcmp(name, "completed") == 0 && first) {
 		r->completed = true;
 	} else if (strcmp(name, "saving") == 0) {
-		c->saving = true;
+		launch_take_saving(&r->l, c);
 	}
 	json_decref(event);
 }
@@ -501,6 +501,8 @@ static int conclude(struct run *r)
 			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);
 	}
 	run_tell_losses(r);
+	if (!r->completed && place_has_servers(&r->place))
+		launch_tell_unsaved(&r->l, r->dead_server);
 	if (r->l.out.json)
 		report_done(r);
 	return EXIT_OK;

@@ -75,13 +75,14 @@ static void on_exit_of_server(struct run *r, const struct child *c)
 	if (!launch_running(&r->l, false))
 		r->l.served_ns = tern_clock_ns();
 	/* without workers, servers end with a failure */
-	if (is_well(c) || run_all_workers_ended(r))
+	if (is_well(c) || (run_all_workers_ended(r) && !r->l.safe))
 		return;
 	if (!*r->dead_server || (WIFSIGNALED(c->status) && !r->server_killed)) {
 		supervise_describe(c, r->dead_server, sizeof(r->dead_server));
 		r->server_killed = WIFSIGNALED(c->status);
 	}
-	launch_fail(&r->l);
+	if (!r->l.safe)
+		launch_fail(&r->l);
 }
 
 void run_on_exit_of(void *arg, struct child *c)
@@ -202,12 +203,14 @@ void run_name_cause(const struct run *r, char *text, size_t bytes)
 bool run_was_killed(const struct run *r)
 {
 	return r->begun && !place_is_ranked(&r->place) &&
-	       (r->server_killed || (*r->cause && r->cause_is_signal));
+	       (r->server_killed ||
+		       (*r->cause && r->cause_is_signal && !r->l.told[r->cause_of]));
 }
 
 bool run_has_succeeded(const struct run *r)
 {
 	if (!place_has_servers(&r->place))
 		return r->succeeded && !r->l.failed_ns;
-	return r->succeeded && r->completed && (!r->l.failed_ns || r->blames_workers);
+	return r->succeeded && (r->completed || r->l.safe) &&
+	       (!r->l.failed_ns || r->blames_workers);
 }

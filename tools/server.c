@@ -197,9 +197,8 @@ static void snapshot(void *arg, const struct tern_server_snapshot *n)
 
 	if (!n->path) {
 		snprintf(text, sizeof(text),
-			"no snapshot of step %llu: %s: training goes on, and the "
-			"snapshots "
-			"before stay",
+			"no snapshot of step %llu: %s: nothing else is lost, and the "
+			"snapshots before stay",
 			(unsigned long long)n->step, n->why);
 		warning(arg, text);
 		return;

@@ -27,7 +27,8 @@ int snapshots_parse_every(const char *text, void *at, struct message *why)
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(units); i++) {
 		if (strcmp(end, units[i].unit) != 0)
 			continue;
-		if (*text < '0' || *text > '9' || n < 1 || n > EVERY_MOST)
+		if (*text < '0' || *text > '9' || n < 1 ||
+			n > EVERY_MOST / TERN_MAX(units[i].seconds, 1ull))
 			break;
 		if (units[i].seconds)
 			every->ns = n * units[i].seconds * TERN_NS_PER_S;
@@ -139,27 +140,71 @@ static int check_resume(const char *path, struct message *error)
 		      : options_refuse(error, "--resume %.300s: %s", path, strerror(-r));
 }
 
+/* True if both are the same directory. */
+static bool are_one(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+	       x.st_ino == y.st_ino;
+}
+
+/* The directory that --resume names, or that of the manifest that it names. NULL: no
+ * memory. */
+static char *resume_directory(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	struct tern_snapshot_id id;
+
+	if (!snapshots_is_manifest(path, &id))
+		return strdup(path);
+	return slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+}
+
+/* Checks that the job goes on from the newest snapshot of its directory. Others in it would be
+ * taken for the job's own later, and some would be removed. */
+static int check_lineage(const struct snapshot_settings *s, struct message *error)
+{
+	struct tern_snapshot_id newest, wanted;
+	char *from = s->resume ? resume_directory(s->resume) : NULL;
+	bool same = from && are_one(from, s->directory);
+	int r = snapshots_newest(s->directory, &newest);
+
+	free(from);
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0)
+		return options_refuse(
+			error, "--snapshots %.300s: %s", s->directory, strerror(-r));
+	if (!same)
+		return options_refuse(error,
+			"--snapshots %.200s: an earlier job has left snapshots there, "
+			"the "
+			"newest %s: --resume %.200s goes on from it, or choose another "
+			"directory",
+			s->directory, tern_snapshot_short_name(newest).text,
+			s->directory);
+	if (!snapshots_is_manifest(s->resume, &wanted) ||
+		tern_snapshot_compare(wanted, newest) == 0)
+		return 0;
+	return options_refuse(error,
+		"--snapshots %.200s: there is a newer snapshot than that of --resume, "
+		"%s: "
+		"choose another directory",
+		s->directory, tern_snapshot_short_name(newest).text);
+}
+
 static int check_directory(const struct snapshot_settings *s, struct message *error)
 {
-	struct tern_snapshot_id id;
 	int r;
 
 	if (mkdir(s->directory, 0777) < 0 && errno != EEXIST)
 		return options_refuse(
 			error, "--snapshots %.300s: %s", s->directory, strerror(errno));
 	r = host_file_probe(s->directory, 1);
-	if (r < 0)
-		return options_refuse(
-			error, "--snapshots %.300s: %s", s->directory, strerror(-r));
-	r = s->resume ? -ENOENT : snapshots_newest(s->directory, &id);
-	if (r == 0)
-		return options_refuse(error,
-			"--snapshots %.200s: an earlier job has left snapshots there, "
-			"the "
-			"newest %s: --resume %.200s goes on from it, or choose another "
-			"directory",
-			s->directory, tern_snapshot_short_name(id).text, s->directory);
-	return 0;
+	return r < 0 ? options_refuse(error, "--snapshots %.300s: %s", s->directory,
+			       strerror(-r))
+		     : check_lineage(s, error);
 }
 
 int snapshots_check(const struct snapshot_settings *s, struct message *error)

@@ -26,8 +26,8 @@ int snapshots_parse_every(const char *text, void *at, struct message *why);
 /* Rows for a table of options; `field` of its settings is a struct snapshot_settings. */
 #define SNAPSHOT_OPTIONS(settings, field)                                                \
 	OPTION(TEXT, "snapshots", "DIR",                                                 \
-		"save the state of the training there again and again (--mode sync); "   \
-		"the same directory for all servers",                                    \
+		"save the state of the training there regularly (--mode sync); the "     \
+		"same directory for all servers",                                        \
 		settings, field.directory),                                              \
 		OPTION(CUSTOM, "snapshot-every", "N|Ns|Nm|Nh",                           \
 			"save every N steps, or every N seconds, minutes or hours",      \
@@ -55,8 +55,8 @@ int snapshots_list(const char *directory, struct snapshots_found *out);
 bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id);
 
 /* Makes the directory if it does not exist, and checks that it can be written to and has no
- * snapshots of an earlier job, unless the job goes on from them; and that there is a snapshot to
- * go on from. -EINVAL: `error` has one line. */
+ * snapshots of an earlier job, unless the job goes on from the newest of them; and that there
+ * is a snapshot to go on from. -EINVAL: `error` has one line. */
 int snapshots_check(const struct snapshot_settings *settings, struct message *error);
 
 struct tern_server_snapshot_opts snapshots_opts(const struct snapshot_settings *settings);

@@ -377,6 +377,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_worker_event(t, c, name, event);
 	} else if (strcmp(name, "listening") == 0) {
 		launch_take_listening(&t->l, c, event);
+	} else if (strcmp(name, "saving") == 0) {
+		launch_take_saving(&t->l, c);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
 	} else if (strcmp(name, "progress") == 0) {
@@ -416,6 +418,8 @@ static void on_exit_of(void *arg, struct child *c)
 		supervise_describe(c, t->dead, sizeof(t->dead));
 		t->killed = WIFSIGNALED(c->status);
 	}
+	if (!launch_is_worker(&t->l, c) && t->l.safe)
+		return;
 	if (!launch_is_worker(&t->l, c) || input ||
 		(!launch_running(&t->l, true) && !t->done)) {
 		launch_fail(&t->l);
@@ -533,6 +537,8 @@ static int conclude(struct train *t)
 	 * is saved already. */
 	supervise_end(&t->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
 	if (!t->l.failed_ns && t->done) {
+		if (*t->dead && t->l.safe)
+			launch_tell_unsaved(&t->l, t->dead);
 		tell_losses(t);
 		json_object_del(t->done, "finisher");
 		set_loss_of_all_slots(t);

@@ -147,15 +147,20 @@ def damaged_snapshot_is_passed_over():
     part.write_bytes(data)
     events = resumed(directory, results)
     warnings = warnings_of(events)
-    assert any(part.name in w and "digest" in w and "an older one" in w for w in warnings), warnings
+    assert any(part.name in w and "cannot be used" in w and "digest" in w for w in warnings), warnings
     steps = [e["step"] for e in events if e["event"] == "progress"]
     assert 0 < min(steps) <= int(newest.name.split("-")[1]), steps[0]
 
 
 def chosen_snapshot_is_taken():
+    """Into another directory: in its own, the newer ones would be taken for those of the job that goes on."""
     directory, results = killed("chosen", snapshots=3)
-    oldest = manifests(directory)[0]
-    events = resumed(oldest, results)
+    oldest, newest = manifests(directory)[0], manifests(directory)[-1]
+    job.refused("train", *options("--save", results, "--resume", oldest, "--snapshots", directory),
+                says=["newer", newest.name.removesuffix(".json"), "another directory"])
+    job.refused("train", *options("--save", results, "--resume", directory, "--snapshots", expected_snapshots()),
+                says=["an earlier job", str(expected_snapshots())])
+    events = resumed(oldest, results, "--snapshots", job.SCRATCH / "chosen-others")
     notes = [e["text"] for e in events if e["event"] == "note"]
     assert any(oldest.name.removesuffix(".json") in n for n in notes), notes
 
@@ -173,8 +178,53 @@ def lost_directory_costs_snapshots_only():
     finally:
         running.kill()
     warnings = warnings_of(running.events)
-    assert all("No such file" in w and "training goes on" in w for w in warnings), warnings
+    assert all("No such file" in w and "nothing else is lost" in w for w in warnings), warnings
     assert saved(results) == expected() and manifests(directory), last
+
+
+@functools.cache
+def expected_snapshots():
+    """A directory with the snapshots of another job."""
+    directory = job.SCRATCH / "others"
+    job.train(*options("--snapshots", directory, steps=20))
+    return directory
+
+
+def server_that_is_killed_at_the_end_costs_the_last_snapshot_only():
+    """The server's second fsync() is that of the part of its last snapshot."""
+    if len(sys.argv) < 3:
+        raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
+    directory, results = job.SCRATCH / "at-end-snapshots", job.SCRATCH / "at-end-results"
+    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:20"):
+        running = job.Job("train", *options("--save", results, "--snapshots", directory, steps=40), "--json")
+    running.wait_event(lambda e: e["event"] == "saved")
+    job.wait_until(lambda: not [w for w in running.processes().values() if w[1:2] == ["worker"]])
+    os.kill(running.pid_of("server", 0), signal.SIGKILL)
+    try:
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    assert running.events[-1]["event"] == "done", running.events[-1]
+    warnings = warnings_of(running.events)
+    assert len(warnings) == 1 and "the results are complete" in warnings[0] and "server 0" in warnings[0], warnings
+    assert saved(results) == expected(40) and not manifests(directory)
+
+
+def earlier_run_that_lives_on_publishes_nothing():
+    """Another one has marked the directory."""
+    running, directory, results = started("lives-on")
+    running.wait_event(is_snapshot())
+    (directory / ".tern-owner").write_text("0123456789abcdef")
+    running.wait_event(lambda e: e["event"] == "warning")
+    before = sorted(directory.iterdir())
+    try:
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    warnings = warnings_of(running.events)
+    assert all("another job takes snapshots" in w for w in warnings), warnings
+    assert set(before) <= set(directory.iterdir()), "it has removed files of the other job"
+    assert saved(results) == expected()
 
 
 def full_disk_costs_snapshots_only():
@@ -237,9 +287,9 @@ def wrong_options_are_refused():
 def other_job_is_refused():
     directory, _ = killed("other-job")
     error = job.finish("train", *options("--resume", directory, "--seed", 8), code=1).error
-    assert "seed" in error and "cannot go on so" in error, error
+    assert "seed" in error and "cannot be continued" in error, error
     error = job.finish("train", *options("--resume", directory, steps=1), code=1).error
-    assert "steps" in error and "cannot go on so" in error, error
+    assert "steps" in error and "cannot be continued" in error, error
 
 
 def launcher_waits_for_the_last_snapshot():
@@ -257,6 +307,7 @@ def launcher_waits_for_the_last_snapshot():
 
 tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, killed_server_costs_nothing,
          last_worker_that_is_killed_costs_nothing, job_is_not_started_again_for_ever, damaged_snapshot_is_passed_over,
-         chosen_snapshot_is_taken, lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only, signal_asks_for_a_snapshot,
+         chosen_snapshot_is_taken, lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only,
+         server_that_is_killed_at_the_end_costs_the_last_snapshot_only, earlier_run_that_lives_on_publishes_nothing, signal_asks_for_a_snapshot,
          interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused, other_job_is_refused,
          launcher_waits_for_the_last_snapshot])
