@@ -146,6 +146,8 @@ static void start_server(struct job *j, unsigned i)
 	struct member *m = &j->members[i];
 
 	open_member(j, m, "server", i);
+	if (j->disks[i])
+		tern_sim_mount(m->process, j->disks[i]);
 	if (tern_updater_cpu_new(tern_kernels_cpu(), &m->updater) < 0)
 		tern_never("an updater");
 	snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u-%u",

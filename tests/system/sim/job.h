@@ -96,6 +96,8 @@ struct job {
 	 * from the newest one. */
 	struct tern_server_snapshot_opts snapshots;
 	bool resumes;
+	/* Disks of the servers, by server; NULL: that of all other processes. */
+	struct tern_sim_disk *disks[MEMBERS_MAX];
 	/* Called on server 0. May be NULL. */
 	void (*snapshot)(struct job *j, const struct tern_server_snapshot *snapshot);
 	/* Does what job_run() does, in another way. May be NULL. */

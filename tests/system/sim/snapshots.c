@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Snapshots. A history is a job of several lives: in each but the last one all processes crash
- * at once, at an instant that the seed chooses, in most seeds while a file is written. The next
- * life has other numbers of servers and workers, and goes on from the newest snapshot if there
- * is one.
+ * at once, or one server does, at an instant that the seed chooses, in most seeds while a file is
+ * written. The next life has other numbers of servers and workers, and goes on from the newest
+ * snapshot if there is one. In each life a clock jumps.
  *
  * At each instant the newest snapshot that was ever published, or a newer one, can be loaded
  * from the disk, unless the test itself has damaged it.
@@ -26,13 +26,16 @@
 
 static struct history {
 	struct job *job;
-	struct tern_sim_disk *disk;
+	struct tern_sim_disk *disk, *other_disk;
 	bool faults;        /* the disk is sometimes full, or fails */
+	bool apart;         /* the last server has another disk */
 	uint64_t changes;   /* of the disk, when it was last looked at */
 	uint64_t published; /* the newest step that can be loaded; 0: none */
 	bool crashes; /* this life ends in a crash, when the disk has changed so often, */
 	uint64_t crash_changes, crash_ns; /* or at that time */
 	bool crashed, damaged;
+	uint64_t calm_instants; /* until a clock jumps; 0: none does any more */
+	bool fell;              /* a server has crashed, and all others must end */
 } history;
 
 static uint64_t below(uint64_t n)
@@ -124,11 +127,13 @@ static void look(void)
 /* Server 0 has published a snapshot. */
 static void published(struct job *j, const struct tern_server_snapshot *snapshot)
 {
-	(void)j;
 	look();
 	if (snapshot->path && history.published < snapshot->step)
 		complain("one that is published cannot be loaded", snapshot->step);
-	if (!snapshot->path && !history.faults)
+	if (snapshot->path && history.apart && j->servers > 1)
+		complain("a part of it is on another disk", snapshot->step);
+	if (!snapshot->path && !history.faults && !history.fell &&
+		!(history.apart && j->servers > 1))
 		complain(snapshot->why, snapshot->step);
 }
 
@@ -186,6 +191,21 @@ static bool is_time_to_crash(const struct job *j)
 					  tern_sim_now_ns(j->sim) >= history.crash_ns);
 }
 
+/* All processes crash, or a server: then the others end, with an error unless a worker has
+ * saved the results already. */
+static void crash(struct job *j)
+{
+	struct member *m = &j->members[below(j->servers)];
+
+	if (below(3) || !j->members[0].server->running || m->ended) {
+		job_crash(j);
+		history.crashed = true;
+		return;
+	}
+	tern_sim_crash(m->process);
+	j->doomed = history.fell = true;
+}
+
 static bool live(void *arg)
 {
 	struct job *j = arg;
@@ -193,10 +213,11 @@ static bool live(void *arg)
 
 	look();
 	trouble_disk(j);
-	if (is_time_to_crash(j)) {
-		job_crash(j);
-		history.crashed = true;
-	}
+	if (is_time_to_crash(j) && !history.crashed && !history.fell)
+		crash(j);
+	if (history.calm_instants && --history.calm_instants == 0)
+		tern_sim_jump(
+			j->members[below(j->count)].process, below(20 * TERN_NS_PER_MS));
 	ended = job_disturb(j);
 	look();
 	return ended;
@@ -223,16 +244,19 @@ static void be_born(struct job *j, const struct job *first, unsigned life)
 		j->snapshots.every_steps = 0;
 		j->snapshots.every_ns = TERN_NS_PER_US * (50 + below(2000));
 	}
-	j->resumes = newest_whole(&newest, &count);
-	/* A simulated program gives up when it cannot save its results. */
-	history.faults = below(3) == 0 && !j->sessions;
+	for (unsigned i = 0; i < j->servers; i++)
+		j->disks[i] = history.disk;
+	if (history.apart && j->servers > 1)
+		j->disks[j->servers - 1] = history.other_disk;
+	j->resumes = newest_whole(&newest, &count) && !(history.apart && j->servers > 1);
+	history.faults = below(3) == 0;
 	*tern_sim_disk_opts(history.disk) =
 		(struct tern_sim_disk_opts){.slowness = 1 + (unsigned)below(8)};
 	history.crash_changes = history.disk->change_count + 1 + below(24);
 	history.crash_ns = tern_sim_now_ns(j->sim) + below(8 * TERN_NS_PER_MS);
 	if (below(2))
 		history.crash_ns = UINT64_MAX;
-	tern_sim_disk_remove(history.disk, "result");
+	tern_sim_disk_remove(tern_sim_disk(j->sim), "result");
 }
 
 /* The last life has ended: its last step is saved, and nothing is left that is not needed. */
@@ -262,7 +286,10 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	const struct job first = *j;
 	unsigned lives;
 
-	history = (struct history){.job = j, .disk = tern_sim_disk(j->sim)};
+	history = (struct history){.job = j,
+		.disk = tern_sim_disk_new(j->sim),
+		.other_disk = tern_sim_disk_new(j->sim)};
+	history.apart = below(16) == 0;
 	lives = 1 + (unsigned)below(LIVES_MAX);
 	for (unsigned life = 0; life < lives && !j->broken; life++) {
 		if (life > 0) {
@@ -271,14 +298,15 @@ static void perform(struct job *j, const struct tern_dataset *data)
 		}
 		be_born(j, &first, life);
 		history.crashes = life + 1 < lives && below(8);
-		history.crashed = false;
+		history.crashed = history.fell = false;
+		history.calm_instants = below(2000);
 		job_start(j, data);
 		tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
 		if (!history.crashed && !job_judge(j))
 			j->broken = true;
 	}
 	/* A job that was done when it was resumed takes no snapshot, and removes none. */
-	if (!history.faults && !history.damaged && !j->broken &&
+	if (!history.faults && !history.damaged && !history.apart && !j->broken &&
 		j->members[0].server->first_version < j->plan.steps)
 		check_end(j);
 }
@@ -288,17 +316,17 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
 	struct job job = {.servers = 1,
 		.workers = 1,
-		.cut_permille = seed % 4 == 1 ? 100 : 0,
+		.cut_permille = seed % 4 != 2 && seed % 5 == 1 ? 100 : 0,
 		.hurt_permille = 30,
-		.nap_permille = seed / 4 % 4 == 1 ? 20 : 0,
-		.losses = seed / 16 % 3 == 2,
+		.nap_permille = seed % 7 == 1 ? 20 : 0,
+		.losses = seed % 3 == 2,
 		.perform = perform};
 
-	if (seed % 3 == 0) {
-		program_describe(&job, seed / 3 % 2 ? (unsigned)(seed / 6 % 128) : 0);
-		program_choose_types(&job, seed);
+	if (seed % 4 < 2) {
+		program_describe(&job, seed / 4 % 4 ? (unsigned)(seed / 16 % 128) : 0);
+		program_choose_types(&job, seed / 2);
 	}
-	if (seed % 3 < 2)
+	if (seed % 4 < 3)
 		return ledger_run(&job, seed, verbose, hash);
-	return train_run(&opts, &job, (unsigned)(seed / 3), hash);
+	return train_run(&opts, &job, (unsigned)(seed / 4), hash);
 }
