@@ -327,6 +327,51 @@ static void test_failed_write_leaves_nothing_behind(void **state)
 	assert_int_equal(entries(loop->dir), 1);
 }
 
+/* Whoever owns an operation may free its data when the environment has stopped, whatever had
+ * become of it. */
+static void test_data_of_a_stopped_operation_is_gone(void **state)
+{
+	struct loop *loop = *state;
+	struct iovec part = {(void *)"data", 4};
+	struct tern_file_op read = {.kind = TERN_FILE_READ},
+			    list = {.kind = TERN_FILE_LIST};
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/file", loop->dir);
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "file", &part, 1).op.status, 0);
+	read.path = path;
+	list.path = loop->dir;
+	assert_int_equal(tern_env_file(loop->env, &read), 0);
+	assert_int_equal(tern_env_file(loop->env, &list), 0);
+	host_env_stop(loop->env);
+	assert_null(read.data);
+	assert_null(list.data);
+}
+
+static void test_files_are_listed_and_removed(void **state)
+{
+	struct loop *loop = *state;
+	struct iovec part = {(void *)"data", 4};
+	struct file f;
+
+	f = file_do(loop, TERN_FILE_LIST, "", NULL, 0);
+	assert_int_equal(f.op.status, 0);
+	assert_int_equal(f.op.bytes, 0);
+	free(f.op.data);
+	assert_int_equal(file_do(loop, TERN_FILE_WRITE, "one", &part, 1).op.status, 0);
+	f = file_do(loop, TERN_FILE_LIST, "", NULL, 0);
+	assert_int_equal(f.op.status, 0);
+	assert_int_equal(f.op.bytes, 4);
+	assert_string_equal(f.op.data, "one");
+	free(f.op.data);
+	assert_int_equal(
+		file_do(loop, TERN_FILE_LIST, "one", NULL, 0).op.status, -ENOTDIR);
+	assert_int_equal(file_do(loop, TERN_FILE_REMOVE, "one", NULL, 0).op.status, 0);
+	assert_int_equal(entries(loop->dir), 0);
+	assert_int_equal(
+		file_do(loop, TERN_FILE_REMOVE, "one", NULL, 0).op.status, -ENOENT);
+}
+
 static void put(const char *dir, const char *name)
 {
 	char path[256];
@@ -452,6 +497,10 @@ int main(void)
 			test_file_errors_are_the_systems, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_failed_write_leaves_nothing_behind, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_data_of_a_stopped_operation_is_gone, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_files_are_listed_and_removed, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_files_of_a_process_of_another_host_stay, setup, teardown),
 		cmocka_unit_test_setup_teardown(
