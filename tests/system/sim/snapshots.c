@@ -147,10 +147,10 @@ static void damage(void)
 	unsigned count;
 	size_t bytes;
 
-	if (!newest_whole(&id, &count) || count < 2 || below(3))
+	if (!newest_whole(&id, &count) || count < 2 || below(4) == 0)
 		return;
-	name = below(2) ? tern_snapshot_manifest_name(id)
-			: tern_snapshot_part_name(id, 0);
+	name = below(4) == 0 ? tern_snapshot_manifest_name(id)
+			     : tern_snapshot_part_name(id, 0);
 	data = contents(name, &bytes);
 	copy = malloc(bytes + 1);
 	tern_assert(copy && bytes > 1);
@@ -290,14 +290,14 @@ static void perform(struct job *j, const struct tern_dataset *data)
 		.disk = tern_sim_disk_new(j->sim),
 		.other_disk = tern_sim_disk_new(j->sim)};
 	history.apart = below(16) == 0;
-	lives = 1 + (unsigned)below(LIVES_MAX);
+	lives = 2 + (unsigned)below(LIVES_MAX - 1);
 	for (unsigned life = 0; life < lives && !j->broken; life++) {
 		if (life > 0) {
 			job_finish(j);
 			damage();
 		}
 		be_born(j, &first, life);
-		history.crashes = life + 1 < lives && below(8);
+		history.crashes = life + 1 < lives;
 		history.crashed = history.fell = false;
 		history.calm_instants = below(2000);
 		job_start(j, data);
