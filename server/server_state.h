@@ -667,8 +667,7 @@ int snapshots_init(struct tern_server *s);
 void snapshots_fini(struct tern_server *s);
 void snapshots_start(struct tern_server *s); /* the steps begin */
 void snapshots_end(struct tern_server *s); /* the server ends: no further one is begun */
-/* Server 0: a chunk has its next version. */
-void snapshots_step_made(struct tern_server *s);
+void snapshots_step_made(const struct chunk *c); /* the chunk has its next version */
 /* A snapshot is wanted now. */
 void snapshots_ask(struct tern_server *s);
 /* True if the job is done, but for a snapshot: the server must not end yet. */

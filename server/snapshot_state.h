@@ -62,7 +62,9 @@ struct snapshots {
 	bool *reported;
 	uint32_t missing_count;
 	bool failed, late;
-	char why[300]; /* if failed: the first reason */
+	char why[300];       /* if failed: the first reason */
+	uint64_t newest;     /* version of a chunk of server 0 */
+	uint32_t done_count; /* chunks of server 0 with the last version */
 	/* How many steps ahead of server 0 the step of a snapshot is, at least. */
 	uint64_t margin;
 	uint64_t begun_ns, last_step; /* last_step: of the last one that was begun */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Server 0 decides which steps are saved, publishes what all servers have written, and removes
- * what is not needed any more. The newest complete snapshots stay, and so do newer ones that
- * were there before (a job may go on from an older one).
+ * Server 0 decides which steps are saved, tells the other servers, and hears from them when
+ * their parts are written. snapshots_publish.c goes on from there.
  *
  * A step is named that is `margin` ahead. No server is more than one step ahead of another,
  * since a gradient is computed from the parameters of all servers; but another server may pass
@@ -40,16 +39,6 @@ void snapshots_enter(struct snapshots *n, enum snapshots_state next)
 
 	tern_assert(edges[n->state] >> next & 1);
 	n->state = next;
-}
-
-/* The newest version of a chunk of this server. */
-static uint64_t newest(const struct tern_server *s)
-{
-	uint64_t version = 0;
-
-	for (uint32_t i = 0; i < s->chunk_count; i++)
-		version = TERN_MAX(version, s->chunks[i].version);
-	return version;
 }
 
 void snapshots_tell(struct tern_server *s)
@@ -282,9 +271,8 @@ static void note_skipped(struct tern_server *s, uint64_t step)
 
 	if (step > last / every * every + every)
 		server_note(s,
-			"no snapshot of step %llu: the one before was still being "
-			"written, "
-			"or it came too soon",
+			"no snapshot of step %llu: it came too soon, or while the one "
+			"before was being written",
 			(unsigned long long)(last / every * every + every));
 }
 
@@ -296,7 +284,7 @@ static void fire(struct tern_timer *timer)
 	if (s->over || s->opts.ctx->ending)
 		return;
 	if (n->state != SNAPSHOTS_IDLE)
-		server_note(s, "no snapshot now: the one before is still being written");
+		server_note(s, "no snapshot now: the one before is being written");
 	n->asked = n->asked || n->state == SNAPSHOTS_IDLE;
 	next_due(s);
 }
@@ -320,11 +308,11 @@ static void next_due(struct tern_server *s)
 		set_timer(s);
 	if (n->state != SNAPSHOTS_IDLE || n->final)
 		return;
-	if (sync_is_done(s)) {
+	if (n->done_count == s->chunk_count) {
 		begin(s, s->job.steps);
 		return;
 	}
-	step = newest(s) + n->margin;
+	step = n->newest + n->margin;
 	if (step >= s->job.steps || (!n->asked && !is_due(s, step)))
 		return;
 	if (!n->asked)
@@ -338,17 +326,23 @@ void snapshots_start(struct tern_server *s)
 
 	if (!n || s->over)
 		return;
-	n->last_step = s->first_version;
+	n->last_step = n->newest = s->first_version;
 	/* A job that was done when it was resumed has nothing new to save. */
 	n->final = s->first_version == s->job.steps;
 	if (s->index == 0)
 		next_due(s);
 }
 
-void snapshots_step_made(struct tern_server *s)
+void snapshots_step_made(const struct chunk *c)
 {
-	if (s->snapshots && s->index == 0)
-		next_due(s);
+	struct tern_server *s = c->server;
+	struct snapshots *n = s->snapshots;
+
+	if (!n || s->index != 0)
+		return;
+	n->newest = TERN_MAX(n->newest, c->version);
+	n->done_count += c->version == s->job.steps;
+	next_due(s);
 }
 
 void snapshots_ask(struct tern_server *s)

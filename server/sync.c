@@ -155,7 +155,7 @@ static void applied(struct tern_task *task)
 	chunk_publish(c);
 	enter(c, CHUNK_HOLDING);
 	snapshot_after_update(c);
-	snapshots_step_made(s);
+	snapshots_step_made(c);
 	hold(c);
 	sync_next(s);
 }
