@@ -77,6 +77,10 @@ struct server_role {
 	struct device device;
 	struct tern_updater *updater;
 	struct tern_server *server;
+	/* --snapshots, if server 0 has published one, and the step of the newest. */
+	const char *resumable;
+	uint64_t resumable_step;
+	const char *snapshots; /* --snapshots; NULL: not given */
 };
 
 /* Default number of threads with --server-device cuda. A GPU is busy only if several
@@ -193,6 +197,7 @@ static void saving(void *arg)
 
 static void snapshot(void *arg, const struct tern_server_snapshot *n)
 {
+	struct server_role *s = arg;
 	char text[700];
 
 	if (!n->path) {
@@ -203,6 +208,8 @@ static void snapshot(void *arg, const struct tern_server_snapshot *n)
 		warning(arg, text);
 		return;
 	}
+	s->resumable = s->snapshots;
+	s->resumable_step = n->step;
 	snprintf(text, sizeof(text), "snapshot of step %llu: %.400s, %.1f MB in %.2f s",
 		(unsigned long long)n->step, n->path, (double)n->bytes / 1e6,
 		(double)n->ns / 1e9);
@@ -242,9 +249,13 @@ static void report_applied(struct server_role *s)
 static void ended(void *arg, int status, const char *text)
 {
 	struct role *role = arg;
+	struct server_role *s = arg;
 
-	report_applied((struct server_role *)role);
-	if (status)
+	report_applied(s);
+	if (status && s->resumable)
+		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
+			s->resumable, (unsigned long long)s->resumable_step);
+	else if (status)
 		role_fail(role, false, "%s", text);
 	else
 		role_report(role, json_pack("{ss}", "event", "completed"));
@@ -338,6 +349,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 				     : role_why(r, why, sizeof(why)));
 		return r;
 	}
+	s->snapshots = settings->snapshots.directory;
 	s->role.stop = stop;
 	s->role.describe = describe;
 	report_device(s, settings);
