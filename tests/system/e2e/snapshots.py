@@ -195,7 +195,7 @@ def server_that_is_killed_at_the_end_costs_the_last_snapshot_only():
     if len(sys.argv) < 3:
         raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
     directory, results = job.SCRATCH / "at-end-snapshots", job.SCRATCH / "at-end-results"
-    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:20"):
+    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:20:server"):
         running = job.Job("train", *options("--save", results, "--snapshots", directory, steps=40), "--json")
     running.wait_event(lambda e: e["event"] == "saved")
     job.wait_until(lambda: not [w for w in running.processes().values() if w[1:2] == ["worker"]])
@@ -245,9 +245,9 @@ def full_disk_costs_snapshots_only():
     warnings = warnings_of(running.events)
     assert len(warnings) > 1 and all("No space left" in w and "snapshots before stay" in w for w in warnings), warnings
     published = [e["step"] for e in running.events if e["event"] == "snapshot"]
-    assert published == [EVERY], published
+    assert len(published) == 1 and published[0] % EVERY == 0, published
     left = (job.SCRATCH / "left").read_text().split()
-    assert len(left) == 2 and all(n.startswith(f"step-{EVERY:012}-") for n in left), left
+    assert len(left) == 2 and all(n.startswith(f"step-{published[0]:012}-") for n in left), left
     assert saved(results) == expected()
 
 
@@ -300,7 +300,7 @@ def launcher_waits_for_the_last_snapshot():
     directory = job.SCRATCH / "slow-snapshots"
     worker = shlex.join(map(str, [job.TERN, "worker", *options(steps=40)]))
     program = worker + ' --join "$TERN_JOIN" --index "$TERN_INDEX" >&2'
-    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:7"):
+    with job.environment(LD_PRELOAD=sys.argv[2], SLOW_FSYNC="2:7:server"):
         job.finish("run", "--snapshots", directory, "--", "sh", "-c", program)
     assert [int(m.name.split("-")[1]) for m in manifests(directory)] == [40]
 
