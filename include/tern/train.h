@@ -261,8 +261,9 @@ static inline int tern_session_next(
  *
  * As long as no worker is lost, these slots come, in this order, and a slot that comes
  * twice (`repeated`) is listed once. When a worker is lost, some of its slots may come
- * between them, and a listed slot of it may not come after all. After the last slot, or
- * after the end of the session, the number is 0. So it is for a worker that has no slot of
+ * between them, and a listed slot of it may not come after all. The number is 0 until a
+ * server has answered, which says with which step the job begins; after the last slot; and
+ * after the end of the session. So it is for a worker that has no slot of
  * its own, since there are more workers than slots.
  */
 TERN_API int tern_session_ahead_sized(struct tern_session *s,

@@ -202,7 +202,9 @@ static void check_ahead(struct trainer *t, const struct tern_slot *slot,
 	int count = tern_shared_ahead(t->shared, t->session, now, AHEAD);
 
 	if (!info->repeated) {
-		t->wrong += t->ahead_count < 1 || !is_same_slot(&t->ahead[0], info);
+		/* Before the first slot no server may have answered. */
+		t->wrong += t->ahead_count < 1 ? info->step > 0
+					       : !is_same_slot(&t->ahead[0], info);
 		for (int k = 1; k < t->ahead_count; k++)
 			t->wrong += k > count || !is_same_slot(&t->ahead[k], &now[k - 1]);
 	}
