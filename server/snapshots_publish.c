@@ -82,7 +82,7 @@ static int compare(const void *a, const void *b)
 	return tern_snapshot_compare(*x, *y);
 }
 
-/* What the directory has. */
+/* The names in the directory of snapshots, and which of them are of complete snapshots. */
 struct listing {
 	const char *names;
 	size_t bytes;

@@ -240,8 +240,9 @@ static void test_a_wrong_manifest_is_refused_with_the_reason(void **state)
 
 #define VECTORS_MAX 64u
 
-/* What is wrong with the part of server 0, which is made here: `name` is a vector that is left
- * out, or, if `dtype` is not 0, one that is there with that type and one element. "": nothing. */
+/* Makes a part of server 0 that is wrong, and returns what the check says of it; "": nothing.
+ * The vector `name` is left out of the part, or, if `dtype` is not 0, it is there with that
+ * type and one element. */
 static const char *wrong_of_part(const char *name, enum tern_dtype dtype)
 {
 	static const char *const kinds[] = {"w", "m", "v"};
@@ -517,7 +518,7 @@ static void test_the_newest_that_is_whole_is_found(void **state)
 	close_searcher(&s);
 }
 
-/* One changed bit, and a manifest under the name of another. */
+/* First a bit of a part changes; then a manifest stands under the name of another snapshot. */
 static void test_a_changed_snapshot_is_passed_over(void **state)
 {
 	struct tern_sim_disk *disk;

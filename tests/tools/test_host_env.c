@@ -327,8 +327,8 @@ static void test_failed_write_leaves_nothing_behind(void **state)
 	assert_int_equal(entries(loop->dir), 1);
 }
 
-/* Whoever owns an operation may free its data when the environment has stopped, whatever had
- * become of it. */
+/* The owner of a file operation frees its data when the environment has stopped. So the
+ * environment must leave no pointer to data that it has freed itself. */
 static void test_data_of_a_stopped_operation_is_gone(void **state)
 {
 	struct loop *loop = *state;
