@@ -20,10 +20,9 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "tests" / "harness"))
+import kills  # noqa: E402
 import tap  # noqa: E402
 
-KILLS = max(2, int(os.environ.get("TERN_PLUGIN_KILLS", "20")) // 10)  # starting an actor takes seconds
-SEED = int(os.environ.get("TERN_PLUGIN_SEED", "7"))
 LIMIT_S = 120
 RAY_LIMIT_S = 6  # Ray's own time limit of a transfer
 BIG = 64 << 20
@@ -297,17 +296,17 @@ def memory_stays_until_the_object_is_freed():
         ray.kill(consumer)
 
 
-def transfers_until_the_end(producer, consumer, end, number=0):
-    """The consumer gets an object again and again, while end(pid) ends that of the producer. Returns the error."""
-    bell, pid = Bell.remote(), answer(producer.pid.remote())
-    made = producer.make.remote(BIG, number)
-    ending = consumer.get_until_it_fails.remote([*lent(made), bell], BIG, number)
-    until(lambda: answer(bell.told.remote()), "the transfers do not begin")
-    time.sleep(0.2 * random.Random(SEED + number).random())
+def transfers_until_the_end(producer, consumer, bell, end, after_s=0.1, value=0):
+    """The consumer gets an object again and again. `after_s` after the first time end(pid) ends the process that has
+    it, the producer's. Returns the object and the error."""
+    pid, before = answer([producer.pid.remote(), bell.told.remote()])
+    made = producer.make.remote(BIG, value)
+    ending = consumer.get_until_it_fails.remote([*lent(made), bell], BIG, value)
+    until(lambda: answer(bell.told.remote()) > before, "the transfers do not begin")
+    time.sleep(after_s)
     end(pid)
     count, error = answer(ending)
     assert count > 0 and f"tern: object {made.hex()} of actor " in error and f"(pid {pid} on " in error, error
-    ray.kill(bell)
     return made, error
 
 
@@ -325,12 +324,18 @@ def new_pid(producer, pid):
     until(look, "the actor does not come again")
 
 
+def halves(values):
+    return values[:len(values) // 2], values[len(values) // 2:]
+
+
 def a_killed_sender_is_named_and_the_receiver_goes_on():
-    for fabrics in FABRICS:
+    for fabrics, moments in zip(FABRICS, halves(kills.moments(kills.COUNT, 0.2))):
         producer, other, consumer = start(Producer, fabrics), start(Producer, fabrics), start(Consumer, fabrics)
-        for number in range(KILLS // 2):
+        bell = Bell.remote()
+        for number, moment in enumerate(moments):
             pid = answer(producer.pid.remote())
-            made, error = transfers_until_the_end(producer, consumer, lambda pid: os.kill(pid, signal.SIGKILL), number)
+            made, error = transfers_until_the_end(producer, consumer, bell, lambda pid: os.kill(pid, signal.SIGKILL),
+                                                  moment, number % 251)
             assert " is down: " in error, error
             assert sum_of(consumer, other.make.remote(1000, 3)) == 3000
             # Ray starts the actor again. It has other objects.
@@ -341,21 +346,21 @@ def a_killed_sender_is_named_and_the_receiver_goes_on():
                 assert f"(pid {pid} on " in error and "has ended or started again" in error, error
         # Nothing is left of the processes that were killed.
         until(lambda: answer(consumer.links.remote()) == 2, "links of dead processes are kept")
-        for actor in producer, other, consumer:
+        for actor in producer, other, consumer, bell:
             ray.kill(actor)
-    print(f"# {KILLS // 2 * 2} processes killed, seed {SEED}", flush=True)
+    kills.tell(kills.COUNT)
 
 
 def a_stopped_sender_is_named_at_the_deadline():
     for fabrics in FABRICS:
-        producer, consumer = start(Producer, fabrics), start(Consumer, fabrics)
+        producer, consumer, bell = start(Producer, fabrics), start(Consumer, fabrics), Bell.remote()
         pid = answer(producer.pid.remote())
-        made, error = transfers_until_the_end(producer, consumer, lambda pid: os.kill(pid, signal.SIGSTOP))
+        made, error = transfers_until_the_end(producer, consumer, bell, lambda pid: os.kill(pid, signal.SIGSTOP))
         assert f"not within {0.9 * RAY_LIMIT_S:.3g} s, and that process does not answer" in error, error
         os.kill(pid, signal.SIGCONT)
         assert answer(consumer.get.remote([made], len)) == BIG
-        ray.kill(producer)
-        ray.kill(consumer)
+        for actor in producer, consumer, bell:
+            ray.kill(actor)
 
 
 def system_call(actor, group, function, *arguments):
@@ -469,7 +474,7 @@ def nothing_is_written_into_a_tensor_after_its_fetch_has_failed():
         ray.experimental.set_target_for_ref(made, [target])
         assert answer(made) is target
         # Most moments are in the middle of a transfer.
-        stop = threading.Timer(0.3 * random.Random(SEED + number).random(), os.kill, (pid, signal.SIGSTOP))
+        stop = threading.Timer(0.3 * random.Random(kills.SEED + number).random(), os.kill, (pid, signal.SIGSTOP))
         stop.start()
         try:
             while True:

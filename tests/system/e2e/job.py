@@ -20,6 +20,8 @@ from pathlib import Path
 import tap
 
 LIMIT_S = 240
+# How many times as long a step takes as without a sanitizer.
+SLOWNESS = int(os.environ.get("TERN_TEST_SLOWNESS", "1"))
 MARK = "TERN_TEST_MARK"
 _scratch = tempfile.TemporaryDirectory(prefix="tern-e2e-")
 SCRATCH = Path(_scratch.name)
@@ -266,7 +268,7 @@ def write_idx(name, count=1200, seed=1, label_max=CLASSES - 1):
 def enough(steps):
     """As many steps as take about as long as `steps` do without a sanitizer, for jobs that must still run when
     something is done to them."""
-    return steps // int(os.environ.get("TERN_TEST_SLOWNESS", "1"))
+    return steps // SLOWNESS
 
 
 def small(*more, model="mlp:24,16", steps=40, lr="0.01"):

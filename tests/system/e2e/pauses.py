@@ -32,13 +32,14 @@ def state_of(pid):
 
 def stopped_launcher_stops_the_job_which_goes_on_with_it():
     """The signals are those of Ctrl-Z and fg. No worker is lost because of the time in between."""
-    running, directory = training("ctrl-z", "--workers", 2, "--worker-timeout", 0.5)
+    timeout_s = 0.5 * job.SLOWNESS
+    running, directory = training("ctrl-z", "--workers", 2, "--worker-timeout", timeout_s)
     running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
     everybody = list(running.processes())
     for _ in range(2):
         running.process.send_signal(signal.SIGTSTP)
         job.wait_until(lambda: all(state_of(pid) == "T" for pid in everybody))
-        time.sleep(1)
+        time.sleep(2 * timeout_s)
         running.process.send_signal(signal.SIGCONT)
         job.wait_until(lambda: not any(state_of(pid) == "T" for pid in everybody))
     assert saved_by(running, directory) == undisturbed(), "other bytes"
