@@ -2,8 +2,8 @@
 /*
  * Which slots (shares of each step's records) this worker will compute next, so that a
  * program can load their records early. The slots of a worker change only when another
- * worker is lost. Until then it computes the same slots in every step, in the order of
- * their numbers (slots.c), and the list below is what comes.
+ * worker is lost, or comes. Until then it computes the same slots in every step, in the
+ * order of their numbers (slots.c), and the list below is what comes.
  */
 #include <limits.h>
 
@@ -22,7 +22,7 @@ static const struct slot *find_slot(
 	for (uint32_t i = 0; i < w->slot_count; i++) {
 		const struct slot *slot = &w->slots[i];
 
-		if (slot->number >= from && (slot->pending || !pending) &&
+		if (slot->number >= from && (slot->pending || !pending) && !slot->moved &&
 			(!found || slot->number < found->number))
 			found = slot;
 	}
@@ -43,7 +43,8 @@ static bool next_ahead(struct ahead *a, uint32_t *slot)
 
 	/* A spare worker gets its slots, and learns its version, from a loss. The others hear
 	 * from a server with which version the job begins. */
-	if (w->spare || !w->welcomed || w->state > WORKER_RUNNING || w->slot_count == 0)
+	if (w->spare || !w->welcomed || w->state > WORKER_RUNNING ||
+		!find_slot(w, 0, false))
 		return false;
 	while (!found && a->version < w->my_steps) {
 		found = find_slot(w, a->from, w->begun && a->version == w->version);

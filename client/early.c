@@ -16,7 +16,7 @@ static const struct slot *first_slot(const struct tern_worker *w)
 	const struct slot *first = NULL;
 
 	for (uint32_t i = 0; i < w->slot_count; i++)
-		if (!first || w->slots[i].number < first->number)
+		if (!w->slots[i].moved && (!first || w->slots[i].number < first->number))
 			first = &w->slots[i];
 	return first;
 }
@@ -31,7 +31,7 @@ static bool is_due(const struct tern_worker *w)
 	for (uint32_t i = 0; i < w->slot_count; i++)
 		if (w->slots[i].pending)
 			return false;
-	return w->slot_count > 0 && w->missing[(w->version + 1) & 1] > 0;
+	return first_slot(w) && w->missing[(w->version + 1) & 1] > 0;
 }
 
 void early_run(struct tern_worker *w)

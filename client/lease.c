@@ -39,15 +39,7 @@ static void tell_lost(
 	w->opts.lost(w->opts.arg, lost, line);
 }
 
-static bool has_slot(const struct tern_worker *w, json_int_t number)
-{
-	for (uint32_t i = 0; i < w->slot_count; i++)
-		if (w->slots[i].number == number)
-			return true;
-	return false;
-}
-
-/* Adds slots of a lost worker. -EPROTO: a number is not a slot of the job, or this
+/* Adds slots of a lost worker, unless they were moved away since. -EPROTO: a number is not a slot of the job, or this
  * worker has the slot already; -ENOMEM. */
 static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
 {
@@ -56,8 +48,10 @@ static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t genera
 		int r;
 
 		if (!json_is_integer(json_array_get(slots, i)) || number < 0 ||
-			number >= w->job.slots || has_slot(w, number))
+			number >= w->job.slots || slots_find(w, (uint32_t)number))
 			return -EPROTO;
+		if (change_is_gone(w, (uint32_t)number, generation))
+			continue;
 		r = slots_add(w, (uint32_t)number, generation);
 		if (r < 0)
 			return r;
@@ -91,16 +85,15 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 		return;
 	}
 	if (s->index == 0 && is_worker(w, worker) && generation > 0 &&
-		generation <= w->job.workers && is_worker(w, finisher) &&
-		json_is_array(slots))
+		is_worker(w, finisher) && json_is_array(slots))
 		r = add_slots(w, slots, (uint64_t)generation);
 	if (r == -EPROTO) {
 		worker_fail(w, r,
 			"server %u gave slots to this worker in a message that cannot be "
 			"right: expected it from server 0, workers from 0 to %u, a "
-			"generation from 1 to %u, and slots from 0 to %u that are new to "
-			"this worker",
-			s->index, w->job.workers - 1, w->job.workers, w->job.slots - 1);
+			"generation from 1, and slots from 0 to %u that are new to this "
+			"worker",
+			s->index, w->job.workers - 1, w->job.slots - 1);
 	} else if (r < 0) {
 		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
 			tern_status_text(r));

@@ -158,10 +158,10 @@ void tern_work_end(struct tern_work *work, double loss)
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
 	w->step_weight += work->weight;
 	w->step_loss += loss * work->weight;
-	if (w->missing[(w->version + 1) & 1] == 0 && !slots_are_due(w)) {
-		versions_complete(w, w->version + 1);
+	if (slot->moved)
+		slots_remove(w, slot);
+	if (slots_complete_step(w))
 		return;
-	}
 	slots_run(w);
 	early_run(w);
 }
@@ -182,6 +182,14 @@ void tern_work_goes_on(struct tern_work *work)
 }
 
 /* ---- which slot is computed ---- */
+
+bool slots_complete_step(struct tern_worker *w)
+{
+	if (w->missing[(w->version + 1) & 1] > 0 || slots_are_due(w))
+		return false;
+	versions_complete(w, w->version + 1);
+	return true;
+}
 
 bool slots_are_due(const struct tern_worker *w)
 {
@@ -301,10 +309,32 @@ int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation)
 	return rooms_add(w, generation != 0);
 }
 
+struct slot *slots_find(const struct tern_worker *w, uint32_t number)
+{
+	for (uint32_t i = 0; i < w->slot_count; i++)
+		if (w->slots[i].number == number && !w->slots[i].moved)
+			return &w->slots[i];
+	return NULL;
+}
+
+void slots_remove(struct tern_worker *w, struct slot *slot)
+{
+	struct slot *last = &w->slots[w->slot_count - 1];
+
+	slot->pending = false;
+	slot->moved = true;
+	if (w->computing && w->slot == slot)
+		return; /* tern_work_end() removes it */
+	if (w->computing && w->slot == last)
+		w->slot = slot;
+	*slot = *last;
+	w->slot_count--;
+}
+
 void slots_begin(struct tern_worker *w)
 {
 	for (uint32_t i = 0; i < w->slot_count; i++)
-		w->slots[i].pending = true;
+		w->slots[i].pending = !w->slots[i].moved;
 	slots_run(w);
 }
 
@@ -312,7 +342,8 @@ int slots_init(struct tern_worker *w)
 {
 	int r = 0;
 
-	w->slots = calloc(w->job.slots + 1u, sizeof(*w->slots));
+	/* Each slot of the job, and one that was moved away while it is being computed. */
+	w->slots = calloc(w->job.slots + 2u, sizeof(*w->slots));
 	if (!w->slots || ready_init(&w->ready, &w->plan) < 0 || marks_init(w) < 0)
 		return -ENOMEM;
 	if (w->job.mode == TERN_MODE_ASYNC)

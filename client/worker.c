@@ -250,6 +250,8 @@ static void maybe_run(struct tern_worker *w)
 	 * after the last version has arrived. */
 	if (w->state == WORKER_JOINING)
 		worker_enter(w, WORKER_RUNNING);
+	if (w->joined_late)
+		change_ready(w);
 }
 
 /* Begins to receive the first version, which the first server names. */
@@ -257,6 +259,10 @@ static void receive_first(struct tern_worker *w, uint64_t version)
 {
 	w->welcomed = true;
 	w->first_version = version;
+	if (w->joined_late) { /* its slots are others' now */
+		w->slot_count = 0;
+		w->spare = true;
+	}
 	if (w->spare)
 		return;
 	w->version = version;
@@ -269,6 +275,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 	const json_t *first = json_object_get(message, "version");
 	json_int_t version = json_integer_value(first);
 	json_int_t number = json_integer_value(json_object_get(message, "number"));
+	bool late = json_is_true(json_object_get(message, "running"));
 
 	if (!json_is_integer(first) || version < 0 || (uint64_t)version > w->job.steps) {
 		worker_fail(w, -EPROTO,
@@ -286,7 +293,15 @@ static void welcomed(struct worker_server *s, const json_t *message)
 			(unsigned long long)w->first_number);
 		return;
 	}
+	if (w->welcomed && w->joined_late != late) {
+		worker_fail(w, -EPROTO,
+			"server %u says that the steps %s begun, and another server says "
+			"otherwise",
+			s->index, late ? "have" : "have not");
+		return;
+	}
 	w->first_number = number;
+	w->joined_late = late;
 	s->welcome = true;
 	if (!w->welcomed)
 		receive_first(w, (uint64_t)version);
@@ -296,8 +311,9 @@ static void welcomed(struct worker_server *s, const json_t *message)
 static void say_join(struct worker_server *s, json_t *job)
 {
 	tern_talk_say(
-		&s->talk, json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
-				  (json_int_t)s->worker->opts.index, "server",
+		&s->talk, json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "join", "worker",
+				  (json_int_t)s->worker->opts.index, "incarnation",
+				  (json_int_t)s->worker->incarnation, "server",
 				  (json_int_t)s->index, "job", json_incref(job)));
 }
 
@@ -352,6 +368,10 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		worker_on_finished(s);
 	} else if (strcmp(type, "begun") == 0) {
 		spare_on_begun(s);
+	} else if (strcmp(type, "yours") == 0) {
+		change_on_yours(s, message);
+	} else if (strcmp(type, "moved") == 0) {
+		change_on_moved(s, message);
 	} else if (strcmp(type, "last") == 0) {
 		spare_on_last(s);
 	} else if (strcmp(type, "at") == 0) {
@@ -546,6 +566,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 		return -ENOMEM;
 	w->opts = *opts;
 	w->env = tern_context_env(opts->ctx);
+	w->incarnation = tern_random(w->env) >> 1; /* fits into an integer of JSON */
 	w->end_call.call = end_call;
 	tern_list_init(&w->end_call.node);
 	r = tern_ps_job_copy(&w->job, opts->job);
@@ -582,6 +603,7 @@ void tern_worker_free(struct tern_worker *w)
 	if (w->opts.computer->ops->unpin)
 		w->opts.computer->ops->unpin(w->opts.computer);
 	finish_fini(w);
+	change_fini(w);
 	slots_fini(w);
 	give_fini(w);
 	versions_fini(w);

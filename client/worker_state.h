@@ -12,6 +12,7 @@
  *     marks.c     tensors that a slot does not push
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
+ *     change.c    joining during the steps; slots that move to another worker
  *     twice.c     digests of slots that were taken over
  *     lease.c     slots of workers that were lost; answers to "late"
  *     ahead.c     which slots come next, for a program that loads its data early
@@ -124,6 +125,15 @@ struct slot {
 	bool pending; /* the slot's computation has not begun yet in this step */
 	double losses[WORKER_LOSS_WINDOW];
 	uint64_t loss_count;
+	bool moved; /* another worker's now, but still being computed here (change.c) */
+};
+
+/* A slot that was moved to another worker. */
+struct moved {
+	uint32_t slot;
+	uint64_t generation; /* number of server 0's decision */
+	uint64_t stop;  /* this worker sends no gradient of this and later versions */
+	uint32_t asked; /* number of servers that have asked for `stop` */
 };
 
 struct tern_worker {
@@ -147,6 +157,12 @@ struct tern_worker {
 	uint64_t first_version;
 	json_int_t first_number; /* of the snapshot */
 	bool welcomed;
+	/* change.c: a random number of this process; whether it has joined during the steps;
+	 * slots that were moved away, until all servers have asked about them. */
+	uint64_t incarnation;
+	bool joined_late;
+	struct moved *moved;
+	uint32_t moved_count, moved_room;
 	bool last_posted; /* the receives of the last version are posted */
 
 	/* give.c */
@@ -289,6 +305,13 @@ void slots_run(struct tern_worker *w);
 void slots_revoke(struct tern_worker *w);
 bool slots_are_due(const struct tern_worker *w);
 int slots_add(struct tern_worker *w, uint32_t number, uint64_t generation);
+/* Returns the worker's slot of this number; NULL: it has none. */
+struct slot *slots_find(const struct tern_worker *w, uint32_t number);
+/* The slot is another worker's now. If it is being computed, that goes on to its end. */
+void slots_remove(struct tern_worker *w, struct slot *slot);
+/* Completes the next version, if it is here and no slot is left to be computed. Then a slot
+ * has ended, or is gone. */
+bool slots_complete_step(struct tern_worker *w);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
 /* tern_work.first of this slot of this version. */
 uint64_t slots_first_record(const struct tern_worker *w, uint64_t version, uint32_t slot);
@@ -346,6 +369,15 @@ void spare_follow(struct tern_worker *w); /* when it gets a slot: asks for versi
 void spare_on_begun(struct worker_server *s);
 void spare_on_last(struct worker_server *s);
 void spare_on_at(struct worker_server *s, const json_t *message);
+
+/* change.c */
+/* All servers have welcomed this worker while the steps run. */
+void change_ready(struct tern_worker *w);
+void change_on_yours(struct worker_server *s, const json_t *message);
+void change_on_moved(struct worker_server *s, const json_t *message);
+/* True if the slot was moved away by a later decision than this one. */
+bool change_is_gone(const struct tern_worker *w, uint32_t slot, uint64_t generation);
+void change_fini(struct tern_worker *w);
 
 /* lease.c */
 void worker_on_lost(struct worker_server *s, const json_t *message);

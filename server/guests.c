@@ -73,6 +73,7 @@ void guests_end(struct tern_server *s)
 
 static void guest_free(struct server_peer *p)
 {
+	free(p->pull);
 	if (!p->freed)
 		tern_peer_free(p->peer);
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);
@@ -85,7 +86,8 @@ void guests_reap(struct tern_server *s)
 	tern_list_for_each_safe (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p->gone && !server_has_joined(p) && tern_talk_is_idle(&p->talk))
+		if (p->gone && !server_has_joined(p) && tern_talk_is_idle(&p->talk) &&
+			!(p->replaced && change_needs(p)))
 			guest_free(p);
 	}
 }

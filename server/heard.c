@@ -16,8 +16,9 @@
 enum speaker {
 	GUEST = 1,
 	WORKER = 2,
-	SERVER = 4, /* on server 0: another server of the job */
-	ZERO = 8,   /* on the other servers: server 0 */
+	SERVER = 4,     /* on server 0: another server of the job */
+	ZERO = 8,       /* on the other servers: server 0 */
+	RETURNING = 16, /* a worker that joins during the steps (change.c) */
 };
 
 enum when {
@@ -105,8 +106,14 @@ static const struct word {
 } words[] = {
 	{"join", GUEST, ANY_TIME, join_on_join},
 	{"peer", GUEST, ANY_TIME, join_on_peer},
-	{"join", WORKER | SERVER, ANY_TIME, on_second},
-	{"peer", WORKER | SERVER, ANY_TIME, on_second},
+	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
+	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
+	{"ready", RETURNING, SYNC_STEPS, change_on_ready},
+	{"gave", WORKER, SYNC_STEPS, change_on_gave},
+	{"pause", ZERO, SYNC_STEPS, change_on_pause},
+	{"pausing", SERVER, SYNC_STEPS, change_on_pausing},
+	{"paused", SERVER, SYNC_STEPS, change_on_paused},
+	{"change", ZERO, SYNC_STEPS, change_on_change},
 	{"take", WORKER, SYNC_STEPS, lease_on_take},
 	{"holds", WORKER, SYNC_STEPS, lease_on_holds},
 	{"digests", WORKER, SYNC_STEPS, twice_on_digests},
@@ -118,7 +125,7 @@ static const struct word {
 	{"progress", WORKER, ANY_TIME, progress_on_progress},
 	{"leave", WORKER, ANY_TIME, leaving_on_leave},
 	{"here", WORKER, ANY_TIME, leaving_on_here},
-	{"failed", WORKER, ANY_TIME, lease_on_failed},
+	{"failed", WORKER | RETURNING, ANY_TIME, lease_on_failed},
 	{"bye", WORKER, ANY_TIME, on_bye},
 	{"lost", SERVER, ANY_TIME, lease_on_report},
 	{"lost", ZERO, ANY_TIME, lease_on_decision},
@@ -130,7 +137,7 @@ static const struct word {
 	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
 	{"snapshot", ZERO, SYNC_MODE, snapshots_on_begin},
 	{"snapshot_wanted", SERVER, SYNC_MODE, on_snapshot_wanted},
-	{"abort", WORKER | SERVER, ANY_TIME, on_abort},
+	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
 	{"refused", ZERO, ANY_TIME, on_abort_by_zero},
 };
@@ -141,6 +148,8 @@ static enum speaker speaker_of(const struct server_peer *p)
 		return ZERO;
 	if (p->is_server)
 		return SERVER;
+	if (p->returning)
+		return RETURNING;
 	return p->is_worker ? WORKER : GUEST;
 }
 
@@ -155,6 +164,8 @@ static const char *name_of(enum speaker speaker)
 		return "a server";
 	case ZERO:
 		return "server 0";
+	case RETURNING:
+		return "a worker that is not let in yet";
 	}
 	tern_never("unknown kind of sender");
 }

@@ -240,18 +240,17 @@ static bool job_may_go_soon(const struct tern_server *s)
 	return s->has_job;
 }
 
-static void refuse_place(struct server_peer *p, uint32_t index)
+/* The place belongs to another process, which was perhaps lost. */
+static void want_place(struct server_peer *p, uint32_t index, const json_t *message)
 {
 	const struct server_peer *holder = p->server->workers[index];
 
 	if (may_go_soon(holder))
 		guests_ask_later(p);
+	else if (p->server->running)
+		change_on_join(p, index, message);
 	else
-		server_refuse(p,
-			holder->lost ? "worker %u of this job was lost: the job goes on "
-				       "without it, and no new worker can take its place"
-				     : "worker %u has joined already",
-			index);
+		server_refuse(p, "worker %u has joined already", index);
 }
 
 void join_on_join(struct server_peer *p, const json_t *message)
@@ -273,7 +272,7 @@ void join_on_join(struct server_peer *p, const json_t *message)
 		return;
 	}
 	if (s->workers[index]) {
-		refuse_place(p, index);
+		want_place(p, index, message);
 		return;
 	}
 	p->is_worker = true;

@@ -74,7 +74,8 @@ static void extra_refused(struct tern_req *req)
 		extra_post(e);
 }
 
-void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last)
+void lease_refuse_extra(struct chunk *c, struct server_peer *from, uint32_t slot,
+	uint64_t first, uint64_t last)
 {
 	struct tern_server *s = c->server;
 	struct extra *e = calloc(1, sizeof(*e));
@@ -86,7 +87,7 @@ void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t
 		return;
 	}
 	e->chunk = c;
-	e->from = s->leases[slot].holder;
+	e->from = from;
 	e->slot = slot;
 	e->version = first;
 	e->last = last;
@@ -137,12 +138,15 @@ static int spread(struct tern_server *s, uint32_t lost, json_t **given)
 	return 0;
 }
 
-uint32_t lease_finisher(const struct tern_server *s)
+uint32_t lease_finisher(struct tern_server *s)
 {
 	uint32_t i = 0;
 
+	if (lease_is_live(s->workers[s->finisher_now]))
+		return s->finisher_now;
 	while (!lease_is_live(s->workers[i]))
 		i++;
+	s->finisher_now = i;
 	return i;
 }
 
@@ -261,11 +265,13 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	char text[sizeof(s->first_loss)];
 	va_list ap;
 
-	if (s->over || !p->is_worker || p->lost || p->said_bye)
-		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	if (p->returning)
+		change_left(p, text);
+	if (s->over || !p->is_worker || p->lost || p->said_bye)
+		return;
 	if (!s->running) {
 		cut(p, text);
 		start_left(p, text);
@@ -287,13 +293,6 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 	}
 	server_maybe_end(s);
 	given_on_lost(p);
-}
-
-/* True if this can be the number of a decision. Decisions are counted from 1, and there
- * is at most one for each worker, about its loss. */
-static bool is_generation(const struct tern_server *s, json_int_t generation)
-{
-	return generation >= 1 && generation <= s->job.workers;
 }
 
 /* Notes the new owner of slots, except of a slot that a worker has taken already by this
@@ -319,8 +318,7 @@ static void note_owners(struct tern_server *s, const json_t *message)
 	const json_t *given = json_object_get(message, "slots");
 	json_int_t generation =
 		json_integer_value(json_object_get(message, "generation"));
-	bool good =
-		is_generation(s, generation) && json_array_size(given) == s->job.workers;
+	bool good = generation >= 1 && json_array_size(given) == s->job.workers;
 
 	for (uint32_t k = 0; good && k < s->job.workers; k++)
 		good = note_owner(
@@ -328,9 +326,9 @@ static void note_owners(struct tern_server *s, const json_t *message)
 	if (!good)
 		server_fail(s, -EPROTO,
 			"server 0 sent a wrong list of who has which slots: expected a "
-			"generation from 1 to %u, and for each of %u workers a list of "
+			"generation of 1 or more, and for each of %u workers a list of "
 			"slots from 0 to %u",
-			s->job.workers, s->job.workers, s->job.slots - 1);
+			s->job.workers, s->job.slots - 1);
 	else if (s->leases)
 		sync_owners_changed(s);
 }
@@ -421,21 +419,49 @@ static bool is_made(const struct tern_server *s, uint64_t version)
 	return true;
 }
 
+/* The worker takes a slot that was given to another one since. If the worker is lost, its
+ * sends end with it. Otherwise the slot was moved (change.c): refuses the gradients for
+ * versions before that, which are all here. About the later ones the worker is asked. */
+static void refuse_late(struct server_peer *p, uint32_t slot, uint64_t version)
+{
+	struct tern_server *s = p->server;
+	uint64_t moved_at = s->leases[slot].moved_at;
+
+	for (uint32_t i = 0; version < moved_at && i < s->chunk_count; i++)
+		lease_refuse_extra(&s->chunks[i], p, slot, version, moved_at - 1);
+}
+
 static void take(
 	struct server_peer *p, uint32_t slot, uint64_t version, uint64_t generation)
 {
 	struct tern_server *s = p->server;
 	struct lease *lease = &s->leases[slot];
 
-	if (generation <= lease->generation)
-		return; /* it was given to another worker since */
-	/* Only server 0 gives slots away, and only those of a lost worker. */
-	if (lease->holder)
+	if (generation <= lease->generation) {
+		refuse_late(p, slot, version);
+		return;
+	}
+	/* Only slots of a lost worker are taken. This server may not know of the loss, nor
+	 * that the slot had been p's before that. */
+	if (lease->holder && lease->holder != p)
 		lease_lost(lease->holder, true, "its slots were given to %s",
 			tern_peer_name(p->peer));
 	lease->holder = lease->owner = p;
 	lease->generation = generation;
 	sync_taken(s, slot, version);
+}
+
+/* Only server 0 knows who was given which slot. A worker takes a slot again only if it was
+ * moved away from it meanwhile. */
+static bool may_take(const struct server_peer *p, uint32_t slot, uint64_t generation)
+{
+	const struct tern_server *s = p->server;
+	const struct lease *lease = &s->leases[slot];
+
+	if (generation <= lease->generation)
+		return lease->moved_at > 0 || lease->holder != p;
+	return s->index != 0 ||
+	       (lease->owner == p && lease->holder != p && generation <= s->generation);
 }
 
 void lease_on_take(struct server_peer *p, const json_t *message)
@@ -445,23 +471,20 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I}", "slot", &slot,
 		    "version", &version, "generation", &generation) < 0 ||
-		slot < 0 || slot >= s->job.slots || version < 0 ||
-		!is_generation(s, generation))
+		slot < 0 || slot >= s->job.slots || version < 0 || generation < 1)
 		server_refuse(p,
 			"its message \"take\" has slot %lld, version %lld and generation "
 			"%lld: expected a slot from 0 to %u, a version from 0 and a "
-			"generation from 1 to %u",
+			"generation from 1",
 			(long long)slot, (long long)version, (long long)generation,
-			s->job.slots - 1, s->job.workers);
+			s->job.slots - 1);
 	else if (!s->running)
 		return; /* a server without chunks receives no gradients */
 	else if (!is_made(s, (uint64_t)version))
 		server_refuse(p,
 			"it takes slot %lld from version %lld on, which is not made yet",
 			(long long)slot, (long long)version);
-	else if (s->leases[slot].holder == p ||
-		 (s->index == 0 && (s->leases[slot].owner != p ||
-					   (uint64_t)generation > s->generation)))
+	else if (!may_take(p, (uint32_t)slot, (uint64_t)generation))
 		server_refuse(
 			p, "it takes slot %lld, which it was not given", (long long)slot);
 	else
@@ -493,6 +516,7 @@ int lease_init(struct tern_server *s)
 {
 	if (s->job.mode != TERN_MODE_SYNC)
 		return 0;
+	s->change.version = UINT64_MAX;
 	s->leases = calloc(s->job.slots, sizeof(*s->leases));
 	return s->leases ? 0 : -ENOMEM;
 }

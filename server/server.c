@@ -106,7 +106,7 @@ static void say_end(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	if (!server_has_joined(p)) {
+	if (!server_has_joined(p) || p->returning) {
 		server_refuse(p, "the server is ending");
 		return;
 	}
@@ -170,7 +170,7 @@ void tern_server_stop(struct tern_server *s, const char *why, bool save)
 
 bool server_has_joined(const struct server_peer *p)
 {
-	return p->is_worker || p->is_server || p == p->server->to_zero;
+	return p->is_worker || p->is_server || p->returning || p == p->server->to_zero;
 }
 
 void server_refuse(struct server_peer *p, const char *fmt, ...)
@@ -266,7 +266,7 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	 * message arrives. */
 	if (!p->server->over && p->server->index != 0 && json_is_integer(finisher))
 		p->server->finisher = json_integer_value(finisher);
-	if (!p->server->running && p->is_worker)
+	if ((!p->server->running && p->is_worker) || p->returning)
 		lease_lost(p, false, "%s", why);
 	else if (save && p->server->index == 0)
 		leaving_interrupt(p->server, why);
@@ -302,7 +302,7 @@ static void on_event(
 	case TERN_PEER_DOWN:
 		p->gone = true;
 		tern_talk_close(&p->talk);
-		if (p->is_worker && !p->said_bye)
+		if ((p->is_worker && !p->said_bye) || p->returning)
 			lease_lost(p, false, "%s is gone: %s", tern_peer_name(peer),
 				status ? tern_status_text(status) : "it left too early");
 		if (p->is_server && server_has_joined(p))
@@ -322,7 +322,7 @@ void server_broken(struct tern_talk *talk, int status)
 		tern_status_text(status));
 	if (p->server->over)
 		return;
-	if (p->is_worker)
+	if (p->is_worker || p->returning)
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
 	else if (server_has_joined(p))
 		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);

@@ -118,6 +118,9 @@ struct tern_server_opts {
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
 	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
+	/* Called on server 0: `worker`, in the place of one that was lost, takes part from now
+	 * on; `text` says so. May be NULL. */
+	void (*came)(void *arg, uint32_t worker, const char *text);
 	/*
 	 * The end, reported once: 0 if all workers have what they need, or a status and a
 	 * sentence that names the process and the reason. The server must be freed

@@ -12,6 +12,7 @@
  *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
  *     spare.c   workers without a slot
+ *     change.c  workers that join during the steps
  *     start.c   the time until the steps begin: workers that leave before, and the start
  *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
@@ -68,7 +69,16 @@ struct server_peer {
 	/* Answers of the worker to the last roll call of leaving.c. */
 	bool answered, has_parameters;
 	bool welcome; /* the worker was sent "welcome", and is in joined_count */
-	bool left;    /* the worker left before the steps began, see start.c */
+	/* change.c, for a worker that joins during the steps. `returning`: it waits for
+	 * server 0 to let it in; `ready`: every server has welcomed it. */
+	bool returning, ready;
+	bool replaced;        /* a lost worker: another one has taken its place */
+	uint64_t incarnation; /* a random number of the worker's process */
+	/* Number of slots that were moved away, for which the worker has not said yet with
+	 * which version it stops. */
+	uint32_t moved_count;
+	uint32_t marks_count; /* skip.c: receives of this worker's marks under way */
+	bool left;            /* the worker left before the steps began, see start.c */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	uint32_t index; /* number of this worker or server in the job */
@@ -126,6 +136,18 @@ struct lease {
 	/* Number of server 0's decision that gave the slot to the holder; 0: none, the
 	 * holder has had it since the start. */
 	uint64_t generation;
+	/* The version at which the slot was last moved to another worker (change.c). */
+	uint64_t moved_at;
+};
+
+/* A change of who is in the job, or has which slot, between two steps: change.c. */
+struct change {
+	/* The version at which all servers stop for it; UINT64_MAX: none is under way. */
+	uint64_t version;
+	bool reached; /* all chunks of this server are at that version */
+	/* Server 0: number of servers that do not know the version yet, and of those that are
+	 * not there yet. */
+	uint32_t unheard, unpaused;
 };
 
 /*
@@ -212,7 +234,7 @@ struct chunk {
 	struct tern_list held;  /* async: streams that wait for others, see async.c */
 	bool computing;         /* async: `task` is running */
 	bool copies;            /* async: `task` makes a copy for the worker */
-	bool waits_for_sends;   /* sync: applying waits for sends of an older version */
+	bool waits;             /* sync: applying waits, see may_update() in sync.c */
 	/* snapshot.c: room for a copy, or the copy; NULL: none is wanted. And whether the
 	 * task that updates the chunk makes it. */
 	struct chunk_copy *copy;
@@ -326,6 +348,10 @@ struct tern_server {
 	struct lease *leases; /* sync: [slots] */
 	uint64_t generation;  /* server 0: number of the newest decision */
 	uint32_t lost_count;  /* number of lost workers */
+	/* Server 0: the worker that evaluates and saves. It stays so until it is lost, also if
+	 * a worker with a lower number comes. */
+	uint32_t finisher_now;
+	struct change change; /* change.c */
 	char first_loss[500]; /* reason of the first loss */
 	bool all_done; /* server 0, async: the workers were told that no step is left */
 	/* Server 0, sync: the workers without a slot were told that the next version is
@@ -456,7 +482,8 @@ void guests_ask_later(struct server_peer *p);
 /* p was refused: if p is a guest and does not close the connection within LEAVING_NS
  * (guests.c), the server cuts it. */
 void guests_refused(struct server_peer *p);
-/* Frees guests whose connection has ended: any number may come and go during a job. */
+/* Frees guests, and workers in whose place another one is, when their connection has ended:
+ * any number may come and go during a job. */
 void guests_reap(struct tern_server *s);
 
 /* shard.c */
@@ -511,7 +538,8 @@ bool sync_is_done(const struct tern_server *s); /* all chunks have the last vers
 /* Lets chunks begin to receive gradients, as far as the staging budget allows. */
 void sync_next(struct tern_server *s);
 void sync_apply(struct chunk *c, double clip);
-void sync_sends_ended(struct chunk *c);
+/* Applies, if the chunk has only waited for what is over now. */
+void sync_maybe_apply(struct chunk *c);
 /* Called when slots have new owners: raises the staging budget if a worker has more slots
  * than buffers now. */
 void sync_owners_changed(struct tern_server *s);
@@ -528,7 +556,7 @@ void lease_fini(struct tern_server *s);
 void lease_start(struct tern_server *s);
 bool lease_is_live(const struct server_peer *worker);
 /* The worker that evaluates and saves. At least one worker must be live. */
-uint32_t lease_finisher(const struct tern_server *s);
+uint32_t lease_finisher(struct tern_server *s);
 void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void lease_on_failed(struct server_peer *p, const json_t *message);
@@ -540,7 +568,30 @@ void lease_on_holds(struct server_peer *p, const json_t *message);
 void lease_on_bye(struct tern_server *s);
 void lease_on_done(struct server_peer *p);
 void lease_maybe_done(struct tern_server *s);
-void lease_refuse_extra(struct chunk *c, uint32_t slot, uint64_t first, uint64_t last);
+/* Refuses the gradients of the versions `first` to `last` that the worker sends of the slot
+ * although they are here, or come from another worker. */
+void lease_refuse_extra(struct chunk *c, struct server_peer *from, uint32_t slot,
+	uint64_t first, uint64_t last);
+
+/* change.c */
+/* A worker wants the place of a lost one, during the steps. */
+void change_on_join(struct server_peer *p, uint32_t index, const json_t *message);
+void change_on_ready(struct server_peer *p, const json_t *message);
+void change_on_pause(struct server_peer *zero, const json_t *message);
+void change_on_pausing(struct server_peer *server, const json_t *message);
+void change_on_paused(struct server_peer *server, const json_t *message);
+void change_on_change(struct server_peer *zero, const json_t *message);
+void change_on_gave(struct server_peer *worker, const json_t *message);
+/* True if no chunk may be made of this version yet. */
+bool change_holds(const struct tern_server *s, uint64_t version);
+/* True if the steps stop at this version, and no gradient for it may be received. */
+bool change_stops(const struct tern_server *s, uint64_t version);
+/* A chunk of this server has a new version, and is HOLDING it. */
+void change_step_made(struct tern_server *s);
+/* A worker that is `returning` has failed, or its connection has ended. */
+void change_left(struct server_peer *p, const char *text);
+/* True if requests or chunks still refer to the `replaced` worker. */
+bool change_needs(const struct server_peer *p);
 
 /* start.c */
 /* Number of answers "again" of server 0 in a row, a second apart, after which the

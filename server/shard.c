@@ -548,7 +548,7 @@ static void published(struct tern_req *req)
 		late_slot_begins(c, worker);
 	c->sends_out[p->parity]--;
 	if (c->server->job.mode == TERN_MODE_SYNC && c->sends_out[p->parity] == 0)
-		sync_sends_ended(c);
+		sync_maybe_apply(c);
 }
 
 void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *worker)

@@ -151,6 +151,7 @@ static void received(struct tern_req *req)
 		r->got(r->arg, status, tern_buf_ptr(&r->room));
 	else if (status < 0)
 		tern_talk_failed(&r->from->talk, status);
+	r->from->marks_count--;
 	tern_pool_put(s->staging, &r->room);
 	free(r);
 }
@@ -168,6 +169,8 @@ static int post(struct receipt *r, uint64_t step)
 		&r->room, NULL, 0);
 	if (status < 0)
 		tern_pool_put(s->staging, &r->room);
+	else
+		r->from->marks_count++;
 	return status;
 }
 

@@ -157,6 +157,7 @@ static void applied(struct tern_task *task)
 	snapshot_after_update(c);
 	snapshots_step_made(c);
 	hold(c);
+	change_step_made(s);
 	sync_next(s);
 }
 
@@ -214,23 +215,27 @@ static void submit_update(struct chunk *c)
 	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
 }
 
+/* Version v + 1 overwrites v - 1, so the sends of v - 1 must have ended. */
+static bool may_update(const struct chunk *c)
+{
+	return c->sends_out[(c->version + 1) & 1] == 0 &&
+	       !change_holds(c->server, c->version + 1);
+}
+
 void sync_apply(struct chunk *c, double clip)
 {
 	c->clip = clip;
 	enter(c, CHUNK_APPLYING);
-	/* Version v + 1 overwrites v - 1: wait until the sends of v - 1 have ended. */
-	if (c->sends_out[(c->version + 1) & 1] == 0)
+	c->waits = !may_update(c);
+	if (!c->waits)
 		submit_update(c);
-	else
-		c->waits_for_sends = true;
 }
 
-void sync_sends_ended(struct chunk *c)
+void sync_maybe_apply(struct chunk *c)
 {
-	if (c->state != CHUNK_APPLYING || !c->waits_for_sends ||
-		c->sends_out[(c->version + 1) & 1] || c->server->over)
+	if (c->state != CHUNK_APPLYING || !c->waits || !may_update(c) || c->server->over)
 		return;
-	c->waits_for_sends = false;
+	c->waits = false;
 	submit_update(c);
 }
 
@@ -408,7 +413,8 @@ static void take_in(struct gradient *g, struct server_peer *from, const uint8_t 
 	if (!chunk_takes(c, from->index, &g->req))
 		return;
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
-		lease_refuse_extra(c, slot, c->version, c->version);
+		lease_refuse_extra(
+			c, s->leases[slot].holder, slot, c->version, c->version);
 	/* The cast is safe: only folding writes to sources, and a chunk whose gradients
 	 * are folded reads none of them in place. */
 	c->sources[slot] =
@@ -494,7 +500,8 @@ static void chunk_taken(struct chunk *c, uint32_t slot, uint64_t version)
 	uint64_t first_missing = c->version + (has ? 1 : 0);
 
 	if (version < first_missing)
-		lease_refuse_extra(c, slot, version, first_missing - 1);
+		lease_refuse_extra(c, c->server->leases[slot].holder, slot, version,
+			first_missing - 1);
 	/* If a receive from the old holder is posted (g->from), it must end first:
 	 * arrived() then receives from the new one. */
 	if (c->state == CHUNK_GATHERING && !has && !g->from && is_due(c, slot))
@@ -600,7 +607,7 @@ void sync_next(struct tern_server *s)
 	struct chunk *c;
 
 	while (!s->over && (c = tern_list_first(&s->holding, struct chunk, node)) &&
-		staging_of(c) <= s->staging_left) {
+		!change_stops(s, c->version) && staging_of(c) <= s->staging_left) {
 		tern_list_remove(&c->node);
 		gather(c);
 	}

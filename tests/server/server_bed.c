@@ -182,9 +182,10 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 
 void say_join(struct visitor *v, json_t *job, unsigned worker)
 {
-	tern_talk_say(&v->talk,
-		json_pack("{s:s, s:I, s:I, s:o}", "type", "join", "worker",
-			(json_int_t)worker, "server", (json_int_t)0, "job", job));
+	tern_talk_say(
+		&v->talk, json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "join", "worker",
+				  (json_int_t)worker, "incarnation", (json_int_t)1,
+				  "server", (json_int_t)0, "job", job));
 }
 
 void join(struct rig *rig, struct visitor *v, const struct tern_ps_job *like,

@@ -444,22 +444,90 @@ static void test_a_worker_joins_once(void **state)
 	close_rig(&rig);
 }
 
-static void test_a_lost_worker_that_comes_again_is_told_so(void **state)
+static void say(struct visitor *v, const char *text)
+{
+	tern_talk_say(&v->talk, json_loads(text, 0, NULL));
+}
+
+/* Opens a job of two workers, loses worker 0, and makes two processes want its place. */
+static void open_with_two_that_come(struct rig *rig, const struct tern_ps_job *job,
+	struct visitor *v, struct visitor *again)
+{
+	open_with_workers(rig, v, job);
+	tern_peer_close(v[0].peer);
+	run_until(rig, &rig->server->workers[0]->lost);
+	join(rig, &again[0], job, 1000, 0);
+	join(rig, &again[1], job, 1000, 0);
+	run_until(rig, &again[1].refused);
+}
+
+static void test_one_worker_may_come_in_the_place_of_a_lost_one(void **state)
 {
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
-	struct visitor v[2], again;
+	struct visitor v[2], again[2];
 	struct rig rig;
 
 	(void)state;
-	open_with_workers(&rig, v, &job);
-	tern_peer_close(v[0].peer);
-	run_until(&rig, &rig.server->workers[0]->lost);
-	join(&rig, &again, &job, 1000, 0);
-	run_until(&rig, &again.refused);
-	assert_non_null(strstr(
-		again.text, "worker 0 of this job was lost: the job goes on without it"));
+	open_with_two_that_come(&rig, &job, v, again);
+	assert_string_equal(again[1].text, "worker 0 has joined already");
+	assert_true(again[0].welcome);
+	assert_true(rig.server->workers[0]->lost);
+	/* The job's only step needs nobody any more. */
+	say(&again[0], "{\"type\":\"ready\"}");
+	run_until(&rig, &again[0].refused);
+	assert_string_equal(
+		again[0].text, "the job is about to end: no worker is needed any more");
 	assert_false(rig.server->over);
 	close_rig(&rig);
+}
+
+static void test_in_async_mode_nobody_comes_for_a_lost_worker(void **state)
+{
+	const struct tern_ps_job job = {
+		.slots = 2, .workers = 2, .mode = TERN_MODE_ASYNC};
+	struct visitor v[2], again[2];
+	struct rig rig;
+
+	(void)state;
+	open_with_two_that_come(&rig, &job, v, again);
+	run_until(&rig, &again[0].refused);
+	assert_string_equal(again[0].text, "worker 0 of this job was lost: in async mode "
+					   "the job goes on without it, "
+					   "and no new worker can take its place");
+	close_rig(&rig);
+}
+
+/* What a worker may say only if it was let in, or if a slot of its was moved. */
+static void test_nothing_untimely_is_believed(void **state)
+{
+	static const char *const texts[] = {
+		"{\"type\":\"ready\"}",
+		"{\"type\":\"gave\",\"version\":1,\"slots\":[[0,1]]}",
+		"{\"type\":\"paused\"}",
+		"{\"type\":\"pause\",\"version\":3}",
+	};
+	const struct tern_ps_job job = {.slots = 2, .workers = 2};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		struct visitor v[2], again[2];
+		struct rig rig;
+
+		open_with_workers(&rig, v, &job);
+		say(&v[0], texts[i]);
+		run_until(&rig, &v[0].refused);
+		close_rig(&rig);
+		if (i == 0)
+			continue;
+		open_with_two_that_come(&rig, &job, v, again);
+		say(&again[0], texts[i]);
+		run_until(&rig, &again[0].refused);
+		assert_non_null(
+			strstr(again[0].text, "which a worker that is not let in yet "
+					      "does not send"));
+		assert_false(rig.server->over);
+		close_rig(&rig);
+	}
 }
 
 static void test_a_goodbye_before_the_start_makes_room_for_another(void **state)
@@ -526,7 +594,7 @@ static void test_the_place_of_a_lost_worker_may_become_free(void **state)
 	close_rig(&rig);
 }
 
-static void test_after_the_start_a_lost_worker_keeps_its_place(void **state)
+static void test_the_place_of_a_worker_that_may_be_lost_is_free_soon(void **state)
 {
 	const struct tern_ps_job job = {.slots = 2, .workers = 2};
 	struct visitor v[2], again;
@@ -536,7 +604,7 @@ static void test_after_the_start_a_lost_worker_keeps_its_place(void **state)
 	open_with_workers(&rig, v, &job);
 	rig.server->workers[0]->unlinked = true;
 	join(&rig, &again, &job, 1000, 0);
-	run_until(&rig, &again.refused);
+	run_until(&rig, &again.again);
 	stop_and_close(&rig);
 }
 
@@ -596,11 +664,6 @@ static void test_a_server_for_a_number_of_workers_refuses_another(void **state)
 }
 
 /* ---- what workers say of their progress ---- */
-
-static void say(struct visitor *v, const char *text)
-{
-	tern_talk_say(&v->talk, json_loads(text, 0, NULL));
-}
 
 static void test_losses_and_metrics_of_workers_are_kept(void **state)
 {
@@ -732,11 +795,14 @@ int main(void)
 		cmocka_unit_test(test_a_job_that_cannot_be_taken_leaves_nothing),
 		cmocka_unit_test(test_a_worker_is_refused_with_one_sentence),
 		cmocka_unit_test(test_a_worker_joins_once),
-		cmocka_unit_test(test_a_lost_worker_that_comes_again_is_told_so),
+		cmocka_unit_test(test_one_worker_may_come_in_the_place_of_a_lost_one),
+		cmocka_unit_test(test_in_async_mode_nobody_comes_for_a_lost_worker),
+		cmocka_unit_test(test_nothing_untimely_is_believed),
 		cmocka_unit_test(test_a_goodbye_before_the_start_makes_room_for_another),
 		cmocka_unit_test(test_the_steps_begin_when_all_are_connected),
 		cmocka_unit_test(test_the_place_of_a_lost_worker_may_become_free),
-		cmocka_unit_test(test_after_the_start_a_lost_worker_keeps_its_place),
+		cmocka_unit_test(
+			test_the_place_of_a_worker_that_may_be_lost_is_free_soon),
 		cmocka_unit_test(test_an_ending_server_lets_nobody_in),
 		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
 		cmocka_unit_test(test_a_server_for_a_number_of_workers_refuses_another),

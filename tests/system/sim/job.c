@@ -182,6 +182,7 @@ struct member *job_add_worker(struct job *j, unsigned index)
 	job.workers = j->workers;
 	job.servers = j->addresses;
 	job.server_count = j->servers;
+	m->index = index;
 	open_member(j, m, "worker", index);
 	if (j->sessions) {
 		m->program = program_new(j, m, index);
@@ -281,13 +282,22 @@ static struct member *victim(struct job *j, unsigned first, unsigned count)
 	return NULL;
 }
 
+/* True unless the worker has come during the steps, and does not know yet that it takes part. */
+static bool was_let_in(const struct member *m)
+{
+	return !m->returned || (m->worker && m->worker->begun);
+}
+
 unsigned job_workers_left(const struct job *j)
 {
 	unsigned n = 0;
 
-	for (unsigned i = j->servers; i < j->count; i++)
-		n += !j->members[i].asked && !j->members[i].stalled &&
-		     !tern_sim_crashed(j->members[i].process);
+	for (unsigned i = j->servers; i < j->count; i++) {
+		const struct member *m = &j->members[i];
+
+		n += !m->asked && !m->stalled && was_let_in(m) &&
+		     !tern_sim_crashed(m->process);
+	}
 	return n;
 }
 
@@ -297,9 +307,14 @@ static void hurt(struct job *j)
 {
 	struct member *m = victim(j, j->servers, j->count - j->servers);
 
+	if (j->keeps_one && m && was_let_in(m) && job_workers_left(j) == 1)
+		return;
+	/* One that has just come is mostly spared until it takes part. */
+	if (m && !was_let_in(m) && tern_sim_dice(j->sim, 800))
+		return;
 	if (j->losses && m) {
 		j->losses--;
-		j->hurt_permille = 200;
+		j->hurt_permille = j->returns ? j->hurt_permille : 200;
 		m->asked = j->polite && tern_sim_dice(j->sim, 500);
 		if (m->asked)
 			tern_worker_ask_to_leave(m->worker, "asked");
@@ -326,16 +341,40 @@ static void hurt(struct job *j)
 	}
 }
 
-/* Stalls a worker for 1 to 5 ms: it falls behind the others, but the servers must not
- * give it up. */
+/* Stalls a process for 1 to 5 ms: it falls behind the others, but must not be given up. */
 static void nap(struct job *j)
 {
-	struct member *m = victim(j, j->servers, j->count - j->servers);
+	unsigned first = j->all_nap ? 0 : j->servers;
+	struct member *m = victim(j, first, j->count - first);
 
 	if (m)
 		tern_sim_stall(m->process,
 			TERN_NS_PER_MS +
 				tern_rng_below(tern_sim_rng(j->sim), 4 * TERN_NS_PER_MS));
+}
+
+/* True if the worker is lost, or is asked to leave and gone, and nobody is in its place. */
+static bool is_missing(const struct member *m)
+{
+	return !m->replaced && (tern_sim_crashed(m->process) || (m->asked && m->ended));
+}
+
+/* Starts a worker in the place of one that was lost. */
+static void come_back(struct job *j)
+{
+	unsigned count = j->count - j->servers;
+	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct member *m = &j->members[j->servers + (at + i) % count];
+
+		if (!is_missing(m))
+			continue;
+		m->replaced = true;
+		j->returns--;
+		job_add_worker(j, m->index)->returned = true;
+		return;
+	}
 }
 
 /* ---- checks of the servers' state ---- */
@@ -433,10 +472,10 @@ static uint64_t wanted_bytes(const struct tern_server *s)
 static bool memory_is_bounded(struct job *j, struct member *m)
 {
 	const struct tern_server *s = m->server;
+	struct member *zero = &j->members[0]; /* it decides which workers are lost */
 	uint64_t chunk_bytes = s->plan.chunk_elements * sizeof(float);
 	uint64_t budget = TERN_MAX(j->staging_bytes, s->held_most * chunk_bytes);
-	uint32_t wanted_most =
-		TERN_GRADIENT_BUFFERS * s->job.workers * j->members[0].server->lost_count;
+	uint32_t wanted_most = TERN_GRADIENT_BUFFERS * s->job.workers * zero->lost_most;
 	struct tern_pool_stats stats;
 
 	tern_pool_stats(s->staging, &stats);
@@ -522,9 +561,11 @@ static bool sends_end(const struct tern_worker *w)
 
 static void check_books(struct job *j)
 {
-	/* Server 0 decides which workers are lost. */
-	bool lost = j->members[0].server->lost_count > 0;
+	struct member *zero = &j->members[0]; /* it decides which workers are lost */
+	bool lost;
 
+	zero->lost_most = TERN_MAX(zero->lost_most, zero->server->lost_count);
+	lost = zero->lost_most > 0;
 	for (unsigned i = j->servers; i < j->count && !j->async; i++) {
 		const struct member *m = &j->members[i];
 
@@ -561,6 +602,8 @@ bool job_disturb(void *arg)
 			nap(j);
 		if (has_begun(j) && tern_sim_dice(j->sim, j->hurt_permille))
 			hurt(j);
+		if (j->returns && has_begun(j) && tern_sim_dice(j->sim, 200))
+			come_back(j);
 	}
 	return all_ended(arg);
 }
@@ -573,7 +616,7 @@ bool job_judge(const struct job *j)
 		const struct member *m = &j->members[i];
 
 		if (!m->ended ? !tern_sim_crashed(m->process)
-			      : m->status && !j->doomed && !m->stalled &&
+			      : m->status && !j->doomed && !m->stalled && was_let_in(m) &&
 					!(m->asked && m->status == -ECANCELED)) {
 			fprintf(stderr, "job: member %u: %s %d %s\n", i,
 				m->ended ? "ended" : "hangs", m->status, m->text);

@@ -13,7 +13,7 @@
 #include "server/server_state.h"
 #include "transport/sim/sim.h"
 
-#define MEMBERS_MAX 12
+#define MEMBERS_MAX 20
 
 struct member {
 	struct tern_sim_process *process;
@@ -29,8 +29,14 @@ struct member {
 	/* If job.sessions: has the worker, in place of the member; else NULL. */
 	struct program *program;
 	struct tern_updater *updater;
+	unsigned index; /* of a server or worker */
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
+	/* A worker in the place of one that was lost during the steps; or a lost one in whose
+	 * place another one is. */
+	bool returned, replaced;
+	uint32_t
+		lost_most; /* of a server: largest number of workers that were lost at a time */
 	/* May be lost without a crash: it was stalled for long, hangs, fails, is not
 	 * deterministic or was cut off. Then the others go on without it. Its status is not checked. */
 	bool stalled;
@@ -51,10 +57,13 @@ struct job {
 	struct member members[MEMBERS_MAX];
 	unsigned servers, workers, count;
 	unsigned cut_permille, hurt_permille, nap_permille;
+	bool all_nap; /* servers stand still for some milliseconds, too, not only workers */
 	unsigned losses; /* number of workers that will still crash (see `polite`) */
 	/* About every second loss is a worker that is asked to leave, instead of a
 	 * crash. */
 	bool polite;
+	unsigned returns;  /* number of lost workers in whose place others will come */
+	bool keeps_one;    /* at least one worker is left at any time */
 	bool server_falls; /* a server crashes, so the job must fail */
 	bool stalls;       /* a worker is stalled until it is lost */
 	bool hangs;        /* the engine or user of a worker hangs for ever */
@@ -152,7 +161,8 @@ bool job_disturb(void *job);
  * if the job could not succeed, or the member was asked to leave or is `stalled`. Prints
  * those that have not. Also false if j->broken. */
 bool job_judge(const struct job *j);
-/* Number of workers that did not crash, are not `stalled` and were not asked to leave. */
+/* Number of workers that did not crash, are not `stalled` and were not asked to leave, and
+ * that were let in if they have come during the steps. */
 unsigned job_workers_left(const struct job *j);
 /* The parameters that were saved; if there are none, prints that and returns NULL. */
 const float *job_result(const struct job *j);

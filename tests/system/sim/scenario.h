@@ -50,6 +50,10 @@ bool scenario_late(uint64_t seed, bool verbose, uint64_t *hash);
  * the parameters. */
 bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Workers are lost during the steps, and others come in their places: the result must have
+ * the same bytes. */
+bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Workers are lost before the training steps begin, and others take their places: the
  * result must have the same bytes. */
 bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash);

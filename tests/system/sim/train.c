@@ -40,8 +40,8 @@ static void make_data(void)
 static const char *const models[] = {"mlp:150,20", "logreg"};
 
 /* Kinds of jobs: the model is kind / 2 % 2; gradients are clipped if kind % 2; many slots
- * if kind / 4. */
-#define KINDS 8u
+ * if kind / 4 % 2; many steps if kind / 8. */
+#define KINDS 16u
 
 /* For each kind: the parameters that an undisturbed job with one worker and one server
  * saves, computed once. */
@@ -240,10 +240,11 @@ static bool run(
 		tern_never("a model");
 	j->plan = (struct tern_ps_job){.steps = j->script  ? 100000
 						: j->async ? 3 * j->workers + 1
+						: kind / 8 ? 150
 							   : 4,
 		.seed = 5,
 		/* 20: more slots than a server holds gradients at a time. */
-		.slots = kind / 4 ? 20 : 4,
+		.slots = kind / 4 % 2 ? 20 : 4,
 		.batch = 4,
 		.clip_norm = kind % 2 ? 0.01 : 0};
 	tern_optimizer_parse("adam", &j->plan.optimizer);
@@ -326,7 +327,7 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 bool train_run(
 	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
 {
-	return is_known(kind % KINDS) && run(opts, j, kind % KINDS, hash);
+	return is_known(kind % 8) && run(opts, j, kind % 8, hash);
 }
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
@@ -363,6 +364,29 @@ bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
 	opts.caps |= seed / 4 % 2 ? TERN_CAP_GET : 0;
 	opts.eagain_permille = seed % 3 ? 50 : 0;
 	return run(&opts, &job, seed / 8 % 2 ? 2 : 0, hash);
+}
+
+/* ---- workers are lost, and others come in their places during the steps ---- */
+
+bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+		.workers = 2 + (unsigned)(seed / 2 % 4),
+		.cut_permille = seed % 4 != 2 && seed % 7 == 6 ? 30 : 0,
+		.hurt_permille = 20,
+		.nap_permille = seed / 64 % 2 ? 100 : 0,
+		.all_nap = true,
+		.losses = 1 + (unsigned)(seed / 16 % 5),
+		.returns = 1 + (unsigned)(seed / 8 % 5),
+		.keeps_one = seed % 10 != 9,
+		.polite = seed / 32 % 2};
+	unsigned kind = 8 + (unsigned)(seed / 4 % 8);
+
+	/* Without cuts a loss can be known soon, so that others come in time. */
+	job.reconnect_ns = job.cut_permille ? 0 : 2 * TERN_NS_PER_MS;
+
+	return is_known(kind) && run(&opts, &job, kind, hash);
 }
 
 /* ---- workers are lost before the steps begin ---- */

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker that joins during the steps, and the others, of whose slots (shares of each
+ * step's records) it gets some. server/change.c has the exchange of messages.
+ *
+ * Between two steps a slot becomes another worker's. The worker that had it may be in the
+ * middle of its gradient, or have sent it. Each server asks for the version with which this
+ * worker stops, since it has to refuse what is sent before that. All are answered the same.
+ */
+#include "client/worker_state.h"
+
+#include <errno.h>
+
+/* ---- this worker comes ---- */
+
+void change_ready(struct tern_worker *w)
+{
+	tern_talk_say(&w->servers[0].talk, json_pack("{s:s}", "type", "ready"));
+}
+
+/* Adds the slots that this worker has from `version` on. -EPROTO, -ENOMEM. */
+static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
+{
+	for (size_t i = 0; i < json_array_size(slots); i++) {
+		const json_t *number = json_array_get(slots, i);
+		json_int_t slot = json_integer_value(number);
+		struct slot *added;
+		int r;
+
+		if (!json_is_integer(number) || slot < 0 || slot >= w->job.slots ||
+			slots_find(w, (uint32_t)slot))
+			return -EPROTO;
+		r = slots_add(w, (uint32_t)slot, generation);
+		if (r < 0)
+			return r;
+		added = &w->slots[w->slot_count - 1];
+		added->taken = true;    /* the servers know who has it */
+		added->pending = false; /* until the version is here */
+	}
+	return 0;
+}
+
+static void begin(struct tern_worker *w, uint64_t version, uint32_t finisher)
+{
+	w->first_version = version;
+	w->finisher = finisher;
+	w->begun = true;
+	if (w->opts.begun)
+		w->opts.begun(w->opts.arg, version);
+	report_say(w);
+	if (w->slot_count == 0 || w->over)
+		return;
+	w->follows = true;
+	w->follow_from = version;
+	versions_receive(w, version);
+}
+
+void change_on_yours(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	json_int_t version = -1, generation = 0, finisher = -1;
+	json_t *slots = NULL;
+	int r = -EPROTO;
+
+	if (s->index == 0 && w->joined_late && !w->begun &&
+		json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I, s:o}",
+			"version", &version, "generation", &generation, "finisher",
+			&finisher, "slots", &slots) == 0 &&
+		version > 0 && (uint64_t)version < w->job.steps && generation > 0 &&
+		finisher >= 0 && finisher < w->job.workers)
+		r = add_slots(w, slots, (uint64_t)generation);
+	if (r == -EPROTO)
+		worker_fail(w, r,
+			"server %u let this worker in with a message that cannot be "
+			"right: "
+			"expected it once, from server 0, a version from 1 to %llu, "
+			"workers from 0 to %u and slots from 0 to %u",
+			s->index, (unsigned long long)w->job.steps - 1,
+			w->job.workers - 1, w->job.slots - 1);
+	else if (r < 0)
+		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
+			tern_status_text(r));
+	else
+		begin(w, (uint64_t)version, (uint32_t)finisher);
+}
+
+/* ---- slots that go ---- */
+
+static struct moved *find(const struct tern_worker *w, uint32_t slot, uint64_t generation)
+{
+	for (uint32_t i = 0; i < w->moved_count; i++)
+		if (w->moved[i].slot == slot && w->moved[i].generation == generation)
+			return &w->moved[i];
+	return NULL;
+}
+
+bool change_is_gone(const struct tern_worker *w, uint32_t slot, uint64_t generation)
+{
+	for (uint32_t i = 0; i < w->moved_count; i++)
+		if (w->moved[i].slot == slot && w->moved[i].generation > generation)
+			return true;
+	return false;
+}
+
+/* Returns the version from which on this worker sends no gradient of the slot, which it
+ * begins no more. */
+static uint64_t stop_of(const struct tern_worker *w, const struct slot *slot)
+{
+	bool computes = w->computing && w->slot == slot;
+
+	if (w->spare || !slot->taken)
+		return 0; /* it has sent none */
+	return slot->pending && !computes ? w->version : w->version + 1;
+}
+
+/* Gives the slot up. Returns what the servers are told; NULL: no memory. */
+static struct moved *give_up(struct tern_worker *w, uint32_t number, uint64_t generation)
+{
+	struct slot *slot = slots_find(w, number);
+	struct moved *moved;
+
+	if (w->moved_count == w->moved_room) {
+		uint32_t room = 2 * w->moved_room + 8;
+
+		moved = realloc(w->moved, room * sizeof(*moved));
+		if (!moved)
+			return NULL;
+		w->moved = moved;
+		w->moved_room = room;
+	}
+	moved = &w->moved[w->moved_count++];
+	*moved = (struct moved){.slot = number,
+		.generation = generation,
+		.stop = slot ? stop_of(w, slot) : 0};
+	if (slot)
+		slots_remove(w, slot);
+	return moved;
+}
+
+/* A server asks for the slot's `stop`. False: the message is wrong, or there is no memory, and
+ * the worker has failed. */
+static bool answer(struct worker_server *s, const json_t *number, uint64_t generation,
+	json_t *answers)
+{
+	struct tern_worker *w = s->worker;
+	json_int_t slot = json_integer_value(number);
+	struct moved *moved;
+
+	if (!json_is_integer(number) || slot < 0 || slot >= w->job.slots) {
+		worker_fail(w, -EPROTO,
+			"server %u moved a slot to another worker: expected slots from 0 "
+			"to "
+			"%u",
+			s->index, w->job.slots - 1);
+		return false;
+	}
+	moved = find(w, (uint32_t)slot, generation);
+	if (!moved)
+		moved = give_up(w, (uint32_t)slot, generation);
+	if (!moved) {
+		worker_give_up(w, -ENOMEM, "no memory to give up a slot");
+		return false;
+	}
+	json_array_append_new(
+		answers, json_pack("[I, I]", slot, (json_int_t)moved->stop));
+	if (++moved->asked == w->job.server_count)
+		*moved = w->moved[--w->moved_count];
+	return true;
+}
+
+void change_on_moved(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const json_t *slots = json_object_get(message, "slots");
+	json_t *version = json_object_get(message, "version"), *answers = json_array();
+	json_int_t generation =
+		json_integer_value(json_object_get(message, "generation"));
+
+	for (size_t i = 0; i < json_array_size(slots); i++)
+		if (!answer(s, json_array_get(slots, i), (uint64_t)generation, answers)) {
+			json_decref(answers);
+			return;
+		}
+	tern_talk_say(&s->talk, json_pack("{s:s, s:O?, s:o}", "type", "gave", "version",
+					version, "slots", answers));
+	early_cancel(w); /* it may be of a slot that is gone */
+	/* The slots that are left may all have been computed. */
+	if (!w->begun || w->spare || w->missing[w->version & 1] > 0 ||
+		w->state != WORKER_RUNNING || slots_complete_step(w))
+		return;
+	slots_run(w);
+	early_run(w);
+}
+
+void change_fini(struct tern_worker *w)
+{
+	free(w->moved);
+}

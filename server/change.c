@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Workers that join during the steps of sync mode, in the place of a lost one.
+ *
+ * Who is in the job, and who has which slot, changes between two steps. For that all
+ * servers stop at one version, which server 0 chooses:
+ *
+ *     worker                server 0                            other server
+ *     "join" to all    -->
+ *                      <--  "welcome" of all, with "running"
+ *     "ready"          -->
+ *                           "pause" at version V           -->
+ *                                                          <--  "pausing": it will stop
+ *                           makes V - 1 only after that
+ *                                                          <--  "paused": all its chunks
+ *                                                               are at V
+ *                           "change": who comes, and which
+ *                           slots move from whom to whom   -->
+ *                      <--  "yours": slots, from V on
+ *
+ * No server is at V before it knows of it: a chunk is at version u only if all workers have
+ * had the whole version u - 1, and server 0's chunks with it. So while a chunk of server 0 is
+ * at m, no chunk of any server is beyond m + 1. V is m + 3, so that server 0 rarely has to
+ * wait before it makes m + 2.
+ *
+ * When all have stopped, every gradient for an older version has been added, and none for V
+ * has been received. So a slot that moves changes its holder at each server, and the new
+ * holder is sent V. The old holder may have computed the slot for V, or even for later
+ * versions, before it hears of it. Each server asks it ("moved"), and it answers with the
+ * version from which on it sends no more ("gave"). What it has sent before is refused, as
+ * gradients are that come twice (lease.c).
+ */
+#include "server/server_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+#define NONE UINT64_MAX
+
+struct move {
+	uint32_t slot, from, to;
+};
+
+bool change_holds(const struct tern_server *s, uint64_t version)
+{
+	return s->change.unheard > 0 && version == s->change.version - 1;
+}
+
+bool change_stops(const struct tern_server *s, uint64_t version)
+{
+	return version == s->change.version;
+}
+
+/* ---- a worker comes ---- */
+
+/* True if this server still sends a version to the worker, whose place another one wants. */
+static bool is_sending_to(const struct tern_server *s, uint32_t worker)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t parity = 0; parity < 2; parity++)
+			if (s->chunks[i].publications[parity * s->job.workers + worker]
+					.req.status == -EINPROGRESS)
+				return true;
+	return false;
+}
+
+static struct server_peer *find_returning(const struct tern_server *s, uint32_t index)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->returning && p->index == index)
+			return p;
+	}
+	return NULL;
+}
+
+/* The job is done, or about to be: there is nothing to be computed any more. */
+static void refuse_late(struct server_peer *p)
+{
+	p->returning = false;
+	server_refuse(p, "the job is about to end: no worker is needed any more");
+}
+
+static void welcome(struct server_peer *p, uint32_t index, json_int_t incarnation)
+{
+	const struct tern_server *s = p->server;
+
+	p->returning = true;
+	p->index = index;
+	p->incarnation = (uint64_t)incarnation;
+	guests_leave(p);
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b}", "type", "welcome",
+					"version", (json_int_t)s->first_version, "number",
+					(json_int_t)s->first_number, "running", 1));
+}
+
+/* True if the process was perhaps killed, which this server will then know soon. */
+static bool may_be_lost_soon(const struct server_peer *p)
+{
+	return !p->lost && (p->unlinked || p->gone);
+}
+
+void change_on_join(struct server_peer *p, uint32_t index, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	const struct server_peer *holder = s->workers[index],
+				 *other = find_returning(s, index);
+	const json_t *incarnation = json_object_get(message, "incarnation");
+
+	if (holder->said_bye || s->bye_count > 0 || sync_is_done(s))
+		refuse_late(p);
+	else if (s->job.mode != TERN_MODE_SYNC)
+		server_refuse(p,
+			holder->lost ? "worker %u of this job was lost: in %s mode the "
+				       "job goes on without it, and no new worker can "
+				       "take its place"
+				     : "worker %u has joined already",
+			index, tern_mode_text(s->job.mode, s->job.ssp).text);
+	else if (!steps_have_begun(s) || may_be_lost_soon(holder) ||
+		 (other && may_be_lost_soon(other)) || is_sending_to(s, index))
+		guests_ask_later(p);
+	else if (!holder->lost || other)
+		server_refuse(p, "worker %u has joined already", index);
+	else if (!json_is_integer(incarnation))
+		server_refuse(p, "incarnation: expected an integer");
+	else
+		welcome(p, index, json_integer_value(incarnation));
+}
+
+void change_left(struct server_peer *p, const char *text)
+{
+	struct tern_server *s = p->server;
+
+	server_note(s, "%s, before it was let in", text);
+	p->returning = p->ready = false;
+	if (!p->gone)
+		server_drop(p);
+	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
+}
+
+/* ---- stopping ---- */
+
+static uint64_t oldest(const struct tern_server *s)
+{
+	uint64_t version = UINT64_MAX;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		version = TERN_MIN(version, s->chunks[i].version);
+	return version;
+}
+
+static struct server_peer *find_ready(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->returning && p->ready)
+			return p;
+	}
+	return NULL;
+}
+
+static void tell_servers(const struct tern_server *s, json_t *message)
+{
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (others_find(s, i))
+			tern_talk_say(&others_find(s, i)->talk, json_incref(message));
+	json_decref(message);
+}
+
+/* Begins a change, if a worker wants to come and none is under way. */
+static void begin(struct tern_server *s)
+{
+	uint64_t version = oldest(s) + 3;
+	struct server_peer *p;
+
+	if (s->over || s->change.version != NONE)
+		return;
+	while (version >= s->job.steps && (p = find_ready(s)))
+		refuse_late(p);
+	if (!find_ready(s))
+		return;
+	s->change = (struct change){.version = version,
+		.unheard = s->job.server_count - 1,
+		.unpaused = s->job.server_count};
+	tell_servers(s,
+		json_pack("{s:s, s:I}", "type", "pause", "version", (json_int_t)version));
+}
+
+void change_on_ready(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+
+	(void)message;
+	if (s->index != 0) {
+		server_refuse(p, "it is ready: only server 0 is told that");
+		return;
+	}
+	p->ready = true;
+	begin(s);
+}
+
+void change_on_pause(struct server_peer *zero, const json_t *message)
+{
+	struct tern_server *s = zero->server;
+	json_int_t version = json_integer_value(json_object_get(message, "version"));
+	bool good = version > 0 && (uint64_t)version < s->job.steps &&
+		    s->change.version == NONE;
+
+	for (uint32_t i = 0; good && i < s->chunk_count; i++)
+		good = s->chunks[i].version < (uint64_t)version;
+	if (!good) {
+		server_fail(s, -EPROTO,
+			"server 0 stops the steps at version %lld: expected one that is "
+			"not "
+			"made here, and below %llu",
+			(long long)version, (unsigned long long)s->job.steps);
+		return;
+	}
+	s->change = (struct change){.version = (uint64_t)version};
+	tern_talk_say(&zero->talk, json_pack("{s:s}", "type", "pausing"));
+	change_step_made(s);
+}
+
+void change_on_pausing(struct server_peer *server, const json_t *message)
+{
+	struct tern_server *s = server->server;
+
+	(void)message;
+	if (s->change.unheard == 0 || --s->change.unheard > 0)
+		return;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		sync_maybe_apply(&s->chunks[i]);
+}
+
+/* ---- who gets which slots: server 0 ---- */
+
+/* Slots that move to workers that have come. */
+struct plan {
+	struct move *moves;
+	uint32_t count;
+	uint32_t *owners; /* [slots] */
+	uint32_t *loads;  /* [workers] */
+};
+
+static void move(struct plan *plan, uint32_t slot, uint32_t to)
+{
+	uint32_t from = plan->owners[slot];
+
+	plan->moves[plan->count++] = (struct move){.slot = slot, .from = from, .to = to};
+	plan->owners[slot] = to;
+	plan->loads[from]--;
+	plan->loads[to]++;
+}
+
+/* Gives the worker its share of the slots, of workers that have more: if possible those that
+ * it would have from the start. */
+static void fill(const struct tern_server *s, struct plan *plan, uint32_t to)
+{
+	uint32_t share = TERN_MAX(s->job.slots / (s->job.workers - s->lost_count), 1u);
+
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t i = s->job.slots; i-- > 0 && plan->loads[to] < share;)
+			if (plan->loads[plan->owners[i]] > share &&
+				(pass || tern_slot_owner(&s->job, i) == to))
+				move(plan, i, to);
+}
+
+static void plan_free(struct plan *plan)
+{
+	free(plan->moves);
+	free(plan->owners);
+	free(plan->loads);
+}
+
+static int plan_make(struct tern_server *s, struct plan *plan)
+{
+	*plan = (struct plan){.moves = calloc(s->job.slots, sizeof(*plan->moves)),
+		.owners = calloc(s->job.slots, sizeof(*plan->owners)),
+		.loads = calloc(s->job.workers, sizeof(*plan->loads))};
+	if (!plan->moves || !plan->owners || !plan->loads)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < s->job.slots; i++) {
+		plan->owners[i] = s->leases[i].owner->index;
+		plan->loads[plan->owners[i]]++;
+	}
+	return 0;
+}
+
+/* ---- the change: every server ---- */
+
+/* Puts the worker that has come in the place of the lost one. */
+static void let_in(struct server_peer *p)
+{
+	struct tern_server *s = p->server;
+	struct server_peer *old = s->workers[p->index];
+
+	p->returning = p->ready = false;
+	p->is_worker = p->welcome = true;
+	p->slot_since_ns = tern_now_ns(s->env);
+	s->workers[p->index] = p;
+	s->lost_count--;
+	old->is_worker = false;
+	old->replaced = true;
+	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees it */
+}
+
+/* Changes the holder of a slot. If the new one has left this server already, the slot has
+ * none: server 0 will decide about that loss. A decision that came later than this change
+ * may be known here already, by the worker that it gave the slot to ("take"). */
+static void move_slot(struct tern_server *s, const struct move *m, uint64_t generation)
+{
+	struct lease *lease = &s->leases[m->slot];
+	struct server_peer *to = s->workers[m->to];
+
+	lease->moved_at = s->change.version;
+	if (generation <= lease->generation)
+		return;
+	lease->holder = to->lost ? NULL : to;
+	lease->owner = to;
+	lease->generation = generation;
+	to->follows = to->follows || !to->lost;
+}
+
+/* Asks the worker with which version it stops to send its slots that were moved away. */
+static void ask(struct server_peer *p, const struct move *moves, uint32_t count,
+	uint64_t generation)
+{
+	struct tern_server *s = p->server;
+	json_t *slots = json_array();
+
+	for (uint32_t i = 0; i < count; i++)
+		if (moves[i].from == p->index)
+			json_array_append_new(slots, json_integer(moves[i].slot));
+	p->moved_count += (uint32_t)json_array_size(slots);
+	if (json_array_size(slots) > 0 && !p->gone)
+		tern_talk_say(&p->talk,
+			json_pack("{s:s, s:I, s:I, s:O}", "type", "moved", "version",
+				(json_int_t)s->change.version, "generation",
+				(json_int_t)generation, "slots", slots));
+	json_decref(slots);
+}
+
+static void publish(struct server_peer *p, uint64_t version)
+{
+	struct tern_server *s = p->server;
+
+	for (uint32_t i = 0; p->follows && i < s->chunk_count; i++)
+		chunk_publish_to(&s->chunks[i], version, p);
+}
+
+/* Carries the change out, and goes on. `came`: numbers of the workers that have come. */
+static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came_count,
+	const struct move *moves, uint32_t move_count, uint64_t generation)
+{
+	uint64_t version = s->change.version;
+
+	for (uint32_t i = 0; i < move_count; i++)
+		move_slot(s, &moves[i], generation);
+	for (uint32_t i = 0; i < came_count; i++)
+		publish(s->workers[came[i]], version);
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (lease_is_live(s->workers[i]))
+			ask(s->workers[i], moves, move_count, generation);
+	s->change = (struct change){.version = NONE};
+	sync_owners_changed(s);
+	sync_next(s);
+}
+
+/* ---- the change: server 0 ---- */
+
+static void tell_change(const struct tern_server *s, const uint32_t *came,
+	uint32_t came_count, const struct plan *plan)
+{
+	json_t *all = json_array(), *moved = json_array();
+
+	for (uint32_t i = 0; i < came_count; i++)
+		json_array_append_new(
+			all, json_pack("[I, I]", (json_int_t)came[i],
+				     (json_int_t)s->workers[came[i]]->incarnation));
+	for (uint32_t i = 0; i < plan->count; i++)
+		json_array_append_new(
+			moved, json_pack("[I, I, I]", (json_int_t)plan->moves[i].slot,
+				       (json_int_t)plan->moves[i].from,
+				       (json_int_t)plan->moves[i].to));
+	tell_servers(s, json_pack("{s:s, s:I, s:o, s:o}", "type", "change", "generation",
+				(json_int_t)s->generation, "came", all, "moved", moved));
+}
+
+/* Tells the worker which slots it has, and whoever watches the job. */
+static void tell_come(struct server_peer *p, const struct plan *plan, uint64_t version)
+{
+	struct tern_server *s = p->server;
+	json_t *slots = json_array();
+	char text[300];
+
+	for (uint32_t i = 0; i < plan->count; i++)
+		if (plan->moves[i].to == p->index)
+			json_array_append_new(slots, json_integer(plan->moves[i].slot));
+	snprintf(text, sizeof(text),
+		"%.200s has come: from step %llu on %zu of %u slots are its",
+		tern_peer_name(p->peer), (unsigned long long)version + 1,
+		json_array_size(slots), s->job.slots);
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "yours", "version",
+			(json_int_t)version, "generation", (json_int_t)s->generation,
+			"finisher", (json_int_t)lease_finisher(s), "slots", slots));
+	if (s->opts.came)
+		s->opts.came(s->opts.arg, p->index, text);
+}
+
+/* All servers have stopped at the version: decides, tells all, and goes on. */
+static void decide(struct tern_server *s)
+{
+	uint64_t version = s->change.version;
+	uint32_t *came = calloc(s->job.workers, sizeof(*came)), count = 0;
+	struct server_peer *p;
+	struct plan plan;
+	int r = plan_make(s, &plan);
+
+	if (!came || r < 0) {
+		server_fail(s, -ENOMEM, "no memory to let a worker in");
+	} else {
+		while ((p = find_ready(s))) {
+			came[count++] = p->index;
+			let_in(p);
+		}
+		for (uint32_t i = 0; i < count; i++)
+			fill(s, &plan, came[i]);
+		s->generation++;
+		tell_change(s, came, count, &plan);
+		carry_out(s, came, count, plan.moves, plan.count, s->generation);
+		for (uint32_t i = 0; i < count; i++)
+			tell_come(s->workers[came[i]], &plan, version);
+	}
+	plan_free(&plan);
+	free(came);
+}
+
+static void stopped(struct tern_server *s)
+{
+	if (s->change.unpaused > 0 && --s->change.unpaused == 0)
+		decide(s);
+}
+
+void change_on_paused(struct server_peer *server, const json_t *message)
+{
+	(void)message;
+	stopped(server->server);
+}
+
+void change_step_made(struct tern_server *s)
+{
+	if (s->change.version == NONE || s->change.reached || s->over)
+		return;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].version != s->change.version)
+			return;
+	s->change.reached = true;
+	if (s->index == 0)
+		stopped(s);
+	else
+		tern_talk_say(&s->to_zero->talk, json_pack("{s:s}", "type", "paused"));
+}
+
+/* ---- the change: another server ---- */
+
+/* Reads number i of a list of numbers below `end`. */
+static bool read_number(const json_t *list, size_t i, uint32_t end, uint32_t *out)
+{
+	const json_t *number = json_array_get(list, i);
+	json_int_t value = json_integer_value(number);
+
+	*out = (uint32_t)value;
+	return json_is_integer(number) && value >= 0 && value < end;
+}
+
+/* Lets in those who have come. One that has left this server meanwhile, or another process
+ * of its number, is lost: server 0 is told. */
+static bool read_came(struct tern_server *s, const json_t *list, uint32_t *came)
+{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *one = json_array_get(list, i);
+		json_int_t incarnation = json_integer_value(json_array_get(one, 1));
+		struct server_peer *p;
+
+		if (!read_number(one, 0, s->job.workers, &came[i]) ||
+			!s->workers[came[i]]->lost)
+			return false;
+		p = find_returning(s, came[i]);
+		if (p && p->incarnation == (uint64_t)incarnation)
+			let_in(p);
+	}
+	return true;
+}
+
+static bool read_moves(
+	const struct tern_server *s, const json_t *list, struct move *moves)
+{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *one = json_array_get(list, i);
+
+		if (!read_number(one, 0, s->job.slots, &moves[i].slot) ||
+			!read_number(one, 1, s->job.workers, &moves[i].from) ||
+			!read_number(one, 2, s->job.workers, &moves[i].to))
+			return false;
+	}
+	return true;
+}
+
+static void read_change(
+	struct tern_server *s, const json_t *message, uint32_t *came, struct move *moves)
+{
+	const json_t *all = json_object_get(message, "came"),
+		     *moved = json_object_get(message, "moved");
+	uint32_t count = (uint32_t)json_array_size(all);
+	json_int_t generation =
+		json_integer_value(json_object_get(message, "generation"));
+
+	if (!s->change.reached || generation < 1 || count > s->job.workers ||
+		json_array_size(moved) > s->job.slots || !read_came(s, all, came) ||
+		!read_moves(s, moved, moves)) {
+		server_fail(s, -EPROTO,
+			"server 0 sent a wrong list of workers that have come, or of "
+			"slots "
+			"that move: expected it once all chunks here have stopped, lost "
+			"workers from 0 to %u, and slots from 0 to %u",
+			s->job.workers - 1, s->job.slots - 1);
+		return;
+	}
+	carry_out(s, came, count, moves, (uint32_t)json_array_size(moved),
+		(uint64_t)generation);
+	for (uint32_t i = 0; i < count && !s->to_zero->gone; i++)
+		if (s->workers[came[i]]->lost)
+			lease_tell_lost(s->to_zero, came[i], "it has left meanwhile");
+}
+
+void change_on_change(struct server_peer *zero, const json_t *message)
+{
+	struct tern_server *s = zero->server;
+	uint32_t *came = calloc(s->job.workers, sizeof(*came));
+	struct move *moves = calloc(s->job.slots, sizeof(*moves));
+
+	if (came && moves)
+		read_change(s, message, came, moves);
+	else
+		server_fail(s, -ENOMEM, "no memory to let a worker in");
+	free(came);
+	free(moves);
+}
+
+/* ---- the old holder of a slot ---- */
+
+static bool is_made(const struct tern_server *s, json_int_t version)
+{
+	return s->chunk_count == 0 || version <= (json_int_t)oldest(s);
+}
+
+/* A slot was moved at version `first`, and its old holder sends no gradient of it from
+ * version `stop` on: refuses those between. */
+static void refuse_between(
+	struct server_peer *p, uint32_t slot, json_int_t first, json_int_t stop)
+{
+	struct tern_server *s = p->server;
+
+	for (uint32_t i = 0; first < stop && i < s->chunk_count; i++)
+		lease_refuse_extra(
+			&s->chunks[i], p, slot, (uint64_t)first, (uint64_t)stop - 1);
+}
+
+void change_on_gave(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	json_int_t first = json_integer_value(json_object_get(message, "version"));
+	const json_t *slots = json_object_get(message, "slots");
+
+	for (size_t i = 0; i < json_array_size(slots); i++) {
+		const json_t *one = json_array_get(slots, i);
+		json_int_t stop = json_integer_value(json_array_get(one, 1));
+		uint32_t slot;
+
+		if (p->moved_count == 0 || first < 1 || stop < 0 ||
+			!read_number(one, 0, s->job.slots, &slot) ||
+			!is_made(s, stop - 1)) {
+			server_refuse(p, "it gives a slot back which was not moved, or "
+					 "from a version "
+					 "on that it cannot have");
+			return;
+		}
+		p->moved_count--;
+		refuse_between(p, slot, first, stop);
+	}
+}
+
+bool change_needs(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	if (p->marks_count > 0)
+		return true;
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		for (uint32_t k = 0; k < s->job.slots; k++)
+			if (s->chunks[i].gradients[k].from == p ||
+				s->chunks[i].gradients[k].in_place == p)
+				return true;
+	tern_list_for_each (n, &s->extras)
+		if (tern_list_entry(n, struct extra, node)->from == p)
+			return true;
+	return false;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole jobs in one process, of which one sends another a message that cannot be right. */
+#include "tests/server/train_bed.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define FOR_EVER 1000000u
+
+static void until_step(struct job *j, unsigned member, uint64_t step)
+{
+	JOB_UNTIL(j, j->m[member].step >= step);
+}
+
+/* Server 0 sends `text` to the worker. The worker must end with the reason `why`, and so
+ * must the job. */
+static void check_worker_refuses(const char *text, const char *why)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 1, 1, 1, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_start(&j, &setup);
+	until_step(&j, 1, 5);
+	tern_talk_say(&j.m[0].server->workers[0]->talk, json_loads(text, 0, NULL));
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text, why));
+	job_close(&j);
+}
+
+static void test_a_worker_believes_no_number_that_cannot_be(void **state)
+{
+	static const char *const late[] = {
+		"{\"type\":\"late\"}",
+		"{\"type\":\"late\",\"silent_ns\":-1}",
+		"{\"type\":\"late\",\"silent_ns\":1.5}",
+	};
+	static const char *const lost[] = {
+		"{\"type\":\"lost\"}",
+		"{\"type\":\"lost\",\"worker\":\"0\"}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,\"finisher\":0,"
+		"\"slots\":[]}",
+		"{\"type\":\"lost\",\"worker\":-1,\"generation\":-1,\"finisher\":0,"
+		"\"slots\":[]}",
+	};
+	static const char *const moved[] = {
+		"{\"type\":\"moved\",\"version\":9,\"generation\":1,\"slots\":[1]}",
+		"{\"type\":\"moved\",\"version\":9,\"generation\":1,\"slots\":[-1]}",
+		"{\"type\":\"moved\",\"version\":9,\"generation\":1,\"slots\":[\"0\"]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(late); i++)
+		check_worker_refuses(late[i], "expected the time in ns");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(lost); i++)
+		check_worker_refuses(lost[i], "server 0 gave slots to this worker");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(moved); i++)
+		check_worker_refuses(
+			moved[i], "server 0 moved a slot to another worker: expected");
+	check_worker_refuses("{\"type\":\"yours\",\"version\":9,\"generation\":1,"
+			     "\"finisher\":0,\"slots\":[]}",
+		"server 0 let this worker in with a message that cannot be right");
+	check_worker_refuses("{\"type\":\"give\"}", "server 0 asked for initial values: "
+						    "expected it once, before version 0");
+}
+
+/* Server 0 sends server 1 an impossible decision about worker 1. Server 1 must end the
+ * job. */
+static void check_server_refuses(const char *decision, const char *why)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	job_start(&j, &setup);
+	until_step(&j, 2, 5);
+	tern_talk_say(
+		&others_find(j.m[0].server, 1)->talk, json_loads(decision, 0, NULL));
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text, why));
+	job_close(&j);
+}
+
+static void test_a_server_believes_no_decision_that_cannot_be(void **state)
+{
+	static const char *const decisions[] = {
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":-1,"
+		"\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":0,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"slots\":[[1],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[2],[]]}",
+		"{\"type\":\"lost\",\"worker\":1,\"generation\":1,"
+		"\"slots\":[[\"1\"],[]]}",
+	};
+	static const char *const pauses[] = {
+		"{\"type\":\"pause\"}",
+		"{\"type\":\"pause\",\"version\":\"9\"}",
+		"{\"type\":\"pause\",\"version\":0}",
+		"{\"type\":\"pause\",\"version\":9223372036854775807}",
+	};
+	/* No pause was before it. */
+	static const char *const changes[] = {
+		"{\"type\":\"change\"}",
+		"{\"type\":\"change\",\"generation\":1,\"came\":[],\"moved\":[]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(decisions); i++)
+		check_server_refuses(
+			decisions[i], "server 0 sent a wrong list of who has");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(pauses); i++)
+		check_server_refuses(pauses[i], "server 0 stops the steps at version");
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(changes); i++)
+		check_server_refuses(changes[i],
+			"server 0 sent a wrong list of workers that have come");
+	check_server_refuses("{\"type\":\"giver\",\"worker\":0}",
+		"expected it of a job that has given values");
+	check_server_refuses("{\"type\":\"given\"}", "has not got the given initial");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_worker_believes_no_number_that_cannot_be),
+		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}
