@@ -135,7 +135,7 @@ void change_left(struct server_peer *p, const char *text)
 	struct tern_server *s = p->server;
 
 	server_note(s, "%s, before it was let in", text);
-	p->returning = p->ready = false;
+	p->returning = p->ready = p->chosen = false;
 	if (!p->gone)
 		server_drop(p);
 	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
@@ -152,15 +152,28 @@ static uint64_t oldest(const struct tern_server *s)
 	return version;
 }
 
-static struct server_peer *find_ready(const struct tern_server *s)
+/* Returns a worker that is ready, or (`chosen`) that the change under way lets in; NULL: there
+ * is none. */
+static struct server_peer *find_ready(const struct tern_server *s, bool chosen)
 {
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p->returning && p->ready)
+		if (p->returning && (chosen ? p->chosen : p->ready))
 			return p;
 	}
 	return NULL;
+}
+
+/* The change lets in those that are ready now: all that another server has to say of the
+ * workers in whose places they come has been heard when it says "pausing". */
+static void choose(struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		p->chosen = p->returning && p->ready;
+	}
 }
 
 static void tell_servers(const struct tern_server *s, json_t *message)
@@ -179,10 +192,11 @@ static void begin(struct tern_server *s)
 
 	if (s->over || s->change.version != NONE)
 		return;
-	while (version >= s->job.steps && (p = find_ready(s)))
+	while (version >= s->job.steps && (p = find_ready(s, false)))
 		refuse_late(p);
-	if (!find_ready(s))
+	if (!find_ready(s, false))
 		return;
+	choose(s);
 	s->change = (struct change){.version = version,
 		.unheard = s->job.server_count - 1,
 		.unpaused = s->job.server_count};
@@ -298,7 +312,7 @@ static void let_in(struct server_peer *p)
 	struct tern_server *s = p->server;
 	struct server_peer *old = s->workers[p->index];
 
-	p->returning = p->ready = false;
+	p->returning = p->ready = p->chosen = false;
 	p->is_worker = p->welcome = true;
 	p->slot_since_ns = tern_now_ns(s->env);
 	s->workers[p->index] = p;
@@ -424,7 +438,7 @@ static void decide(struct tern_server *s)
 	if (!came || r < 0) {
 		server_fail(s, -ENOMEM, "no memory to let a worker in");
 	} else {
-		while ((p = find_ready(s))) {
+		while ((p = find_ready(s, true))) {
 			came[count++] = p->index;
 			let_in(p);
 		}
@@ -435,6 +449,7 @@ static void decide(struct tern_server *s)
 		carry_out(s, came, count, plan.moves, plan.count, s->generation);
 		for (uint32_t i = 0; i < count; i++)
 			tell_come(s->workers[came[i]], &plan, version);
+		begin(s);
 	}
 	plan_free(&plan);
 	free(came);

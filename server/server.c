@@ -237,7 +237,9 @@ void server_maybe_end(struct tern_server *s)
 	if (s->over || !s->running || s->bye_count + s->lost_count < s->job.workers)
 		return;
 	if (s->bye_count == 0) {
-		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
+		/* Server 0 may have let a worker in, of which this server does not know yet. */
+		if (s->index == 0 || s->to_zero->gone)
+			server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 		return;
 	}
 	if (snapshots_hold_end(s)) {

@@ -70,8 +70,9 @@ struct server_peer {
 	bool answered, has_parameters;
 	bool welcome; /* the worker was sent "welcome", and is in joined_count */
 	/* change.c, for a worker that joins during the steps. `returning`: it waits for
-	 * server 0 to let it in; `ready`: every server has welcomed it. */
-	bool returning, ready;
+	 * server 0 to let it in; `ready`: every server has welcomed it; `chosen`: the change
+	 * under way lets it in. */
+	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
 	/* Number of slots that were moved away, for which the worker has not said yet with

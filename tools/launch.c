@@ -10,12 +10,14 @@
 
 #include "base/util.h"
 #include "tools/info_machine.h"
+#include "tools/restart.h"
 
 _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"the supervisor has room for all processes of the largest job");
 
 #define SECRET_FD "3" /* SUPERVISE_SECRET_FD as text */
 #define MEMORY_MS 100 /* interval of checks of free memory while processes start */
+#define AGAIN_MS  10  /* interval of looks whether a killed worker has left processes */
 /* Memory that must stay free on a host with 16 GiB or more; on smaller ones 1/64 of it. */
 #define MEMORY_LOW (256ull << 20)
 
@@ -275,10 +277,27 @@ static void look_at_memory(struct launch *l)
 	launch_fail(l);
 }
 
+/* Returns the time until a worker is started again, or timeout_ms if that is less. While a
+ * job ends, none is. */
+static int next_again_ms(const struct launch *l, int timeout_ms)
+{
+	uint64_t now_ns = tern_clock_ns();
+	int ms = l->next_again_ns > now_ns
+			 ? (int)((l->next_again_ns - now_ns) / TERN_NS_PER_MS) + 1
+			 : AGAIN_MS;
+
+	if (l->failed_ns || l->sup.signal)
+		return timeout_ms;
+	return timeout_ms < 0 || ms < timeout_ms ? ms : timeout_ms;
+}
+
 void launch_turn(struct launch *l, int timeout_ms)
 {
 	if (may_start(l))
 		start_next(l);
+	restart_workers(l);
+	if (l->next_again_ns)
+		timeout_ms = next_again_ms(l, timeout_ms);
 	if (may_start(l))
 		timeout_ms = 0;
 	else if (!l->settled && (timeout_ms < 0 || timeout_ms > MEMORY_MS))
@@ -358,6 +377,21 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 	if (!l->loss_ns)
 		l->loss_ns = tern_clock_ns();
 	return c;
+}
+
+void launch_take_came(struct launch *l, const char *who, json_t *event)
+{
+	json_int_t i = json_integer_value(json_object_get(event, "worker")) -
+		       (json_int_t)l->opts.first_worker;
+	unsigned child = (unsigned)(i + (json_int_t)l->opts.servers);
+
+	json_object_set_new(event, "who", json_string(who));
+	launch_report(l, who, json_incref(event));
+	if (i < 0 || i >= (json_int_t)l->opts.workers)
+		return;
+	l->died[child] = l->told[child] = false;
+	free(l->missed[child]);
+	l->missed[child] = NULL;
 }
 
 void launch_report(struct launch *l, const char *who, json_t *event)

@@ -38,7 +38,12 @@ struct launch_settings {
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */
 	struct snapshot_settings snapshots;
-	uint64_t restarts; /* restart.h */
+	uint64_t restarts; /* restart.h; UINT64_MAX: not given */
+};
+
+/* How often something was started again in the last 10 minutes, and when last (restart.h). */
+struct restarts {
+	uint64_t count, last_ns;
 };
 
 /* Rows for a launcher's table of options; `field` of its settings is a struct
@@ -58,10 +63,11 @@ struct launch_settings {
 		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
 		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
 		OPTION(COUNT, "restarts", "K",                                           \
-			"with --snapshots: start all processes again, from the newest "  \
-			"snapshot, when a server or the last worker was killed, at "     \
-			"most K times in 10 minutes",                                    \
-			settings, field.restarts, .initial = "3", .max = 1000)
+			"start a worker again that was killed, at most K times in 10 "   \
+			"minutes; with --snapshots start all processes again, from the " \
+			"newest snapshot, when a server or the last worker was killed, " \
+			"at most K times; not given: 3 with --snapshots, else 0",        \
+			settings, field.restarts, .max = 1000)
 
 struct launch_opts {
 	const struct launch_settings *settings;
@@ -112,6 +118,10 @@ struct launch {
 	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
+	/* By child number: restarts of this worker alone, restart.h. */
+	struct restarts restarts[SUPERVISE_CHILDREN_MAX];
+	/* Time when the worker is started again; 0: it is not to be. And the first of these. */
+	uint64_t again_ns[SUPERVISE_CHILDREN_MAX], next_again_ns;
 	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
 	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
 	/* Server 0 says that all workers have what they need, and writes the last snapshot. */
@@ -171,6 +181,9 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 /* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
  * names none of this process's, or one that is known to be lost. */
 struct child *launch_take_loss(struct launch *l, const json_t *event);
+
+/* Takes the event "came" of a server: a worker takes part again that was lost. */
+void launch_take_came(struct launch *l, const char *who, json_t *event);
 
 /* As report(), but as text on stderr if `notes_on_stderr` is set; only for events whose
  * text is their member "text". */

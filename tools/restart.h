@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starting a job again. When a server was killed, or the last worker, a launcher starts all
- * processes anew, and the servers go on from the newest snapshot. In sync mode the bytes of the
- * result are those of a job that was not killed.
+ * Starting what was killed again, in sync mode: the bytes of the result are those of a job that
+ * was not killed. A worker alone is started while the others go on. When a server was killed,
+ * or the last worker, all processes are started anew, and the servers go on from the newest
+ * snapshot.
  */
 #ifndef TERN_TOOLS_RESTART_H
 #define TERN_TOOLS_RESTART_H
 
 #include "tools/launch.h"
-
-struct restarts {
-	uint64_t count, last_ns; /* in the last 10 minutes; time of the last one */
-};
 
 /* True if the job is to be started again, because of `cause`: it takes snapshots, and has not
  * been started again too often. The user was told, and settings->snapshots.resume is what the
@@ -22,5 +19,12 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
 /* Waits for a second, and twice as long each further time. Signals have their default
  * actions. */
 void restart_pause(const struct restarts *restarts);
+
+/* A worker of a job in sync mode was killed while others go on. True if launch_turn() will
+ * start it again; text then gets ": it is started again in ...". */
+bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes);
+
+/* Starts workers again whose time has come. Called by launch_turn(). */
+void restart_workers(struct launch *l);
 
 #endif

@@ -298,6 +298,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_listening(&r->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(r, c, event);
+	} else if (strcmp(name, "came") == 0) {
+		launch_take_came(&r->l, c->name, event);
 	} else if (strcmp(name, "joined") == 0 && first) {
 		r->joined = json_integer_value(json_object_get(event, "count"));
 	} else if (strcmp(name, "begun") == 0 && first) {
@@ -691,7 +693,9 @@ static int run_once(struct run_settings *s, const struct place *place, char **pr
 
 static int run_run(int argc, char **argv)
 {
-	struct run_settings s = {.verify_first = UINT64_MAX, .eval_every = UINT64_MAX};
+	struct run_settings s = {.verify_first = UINT64_MAX,
+		.eval_every = UINT64_MAX,
+		.launch.restarts = UINT64_MAX};
 	struct secret secret = {""};
 	struct launch_opts opts;
 	struct restarts restarts = {0};

@@ -117,11 +117,15 @@ void run_on_exit_of(void *arg, struct child *c)
 static void tell_loss(struct run *r, unsigned i)
 {
 	const struct child *c = &r->l.sup.children[i];
-	char text[900], how[640];
+	char text[1000], how[640], again[120] = "";
 
+	if (r->l.died[i] && !r->ending && WIFSIGNALED(c->status) &&
+		restart_worker(&r->l, c, again, sizeof(again)) && r->cause_of == i)
+		*r->cause = '\0';
 	if (r->l.died[i]) {
 		describe(r, c, how, sizeof(how));
-		snprintf(text, sizeof(text), "%s: the job goes on without it", how);
+		snprintf(text, sizeof(text), "%s: the job goes on without it%s", how,
+			again);
 	} else {
 		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,
 			r->l.missed[i]);

@@ -229,6 +229,12 @@ static void lost(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(line)));
 }
 
+static void came(void *arg, uint32_t worker, const char *text)
+{
+	role_report(arg, json_pack("{ss sI so}", "event", "came", "worker",
+				 (json_int_t)worker, "text", report_text(text)));
+}
+
 /* Reports how many gradients were applied. A gradient is counted once for each of its
  * chunks on this server. */
 static void report_applied(struct server_role *s)
@@ -332,6 +338,7 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.saving = saving,
 		.snapshot = snapshot,
 		.lost = lost,
+		.came = came,
 		.ended = ended,
 		.arg = &s->role,
 	};

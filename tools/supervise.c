@@ -39,6 +39,11 @@ int supervise_init(struct supervisor *s)
 	return 0;
 }
 
+static bool is_alive(const struct child *c)
+{
+	return c->running || c->left;
+}
+
 /* ---- starting children ---- */
 
 /* What a new child needs to know, between fork and exec. */
@@ -182,11 +187,12 @@ static int prepare(struct supervisor *s, struct child *c, struct birth *b)
 
 static int start(struct supervisor *s, const char *name, bool program, struct birth *b)
 {
-	struct child *c = &s->children[s->child_count];
+	struct child *c = s->replaced ? s->replaced : &s->children[s->child_count];
 	sigset_t all;
 	int r;
 
-	tern_assert(s->child_count < SUPERVISE_CHILDREN_MAX);
+	tern_assert(s->replaced || s->child_count < SUPERVISE_CHILDREN_MAX);
+	tern_assert(!s->replaced || !is_alive(c));
 	*c = (struct child){.program = program, .out.fd = -1, .err.fd = -1};
 	snprintf(c->name, sizeof(c->name), "%s", name);
 	b->supervisor = s;
@@ -216,7 +222,7 @@ static int start(struct supervisor *s, const char *name, bool program, struct bi
 		return r;
 	}
 	c->running = true;
-	s->child_count++;
+	s->child_count += !s->replaced;
 	return 0;
 }
 
@@ -391,11 +397,6 @@ static void finish_stream(
 }
 
 /* ---- the ends of children, and signals ---- */
-
-static bool is_alive(const struct child *c)
-{
-	return c->running || c->left;
-}
 
 /* Waits for processes of the group of a program that has ended. True if there are
  * others. The children of processes that have ended became children of this process. */

@@ -84,6 +84,9 @@ struct supervisor {
 	unsigned interrupt_count;
 	unsigned child_count;
 	struct child children[SUPERVISE_CHILDREN_MAX];
+	/* The next child that is started takes the place of this one, which has ended and left
+	 * no process; NULL: it is one more child. The caller sets it back to NULL. */
+	struct child *replaced;
 	/* Used within one supervise_turn(): the polled descriptors, and the child of
 	 * each. */
 	struct pollfd fds[2 * SUPERVISE_CHILDREN_MAX + 1];

@@ -381,6 +381,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_saving(&t->l, c);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
+	} else if (strcmp(name, "came") == 0) {
+		launch_take_came(&t->l, c->name, event);
 	} else if (strcmp(name, "progress") == 0) {
 		take_served(t, c, event);
 	} else if (strcmp(name, "applied") == 0) {
@@ -437,17 +439,20 @@ static void tell_loss(struct train *t, unsigned i)
 	const struct child *c = &t->l.sup.children[i];
 	bool alone = t->job->mode.kind == TERN_MODE_ASYNC;
 	const char *complaint = WIFSIGNALED(c->status) ? NULL : t->complaints[i];
-	char text[900], how[160];
+	char text[1000], how[160], again[120] = "";
 
 	supervise_describe(c, how, sizeof(how));
+	if (!alone && !t->ending && WIFSIGNALED(c->status))
+		restart_worker(&t->l, c, again, sizeof(again));
 	if (!t->l.died[i])
 		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,
 			t->l.missed[i]);
 	else
-		snprintf(text, sizeof(text), "%s%s%s: %s", how, complaint ? ": " : "",
+		snprintf(text, sizeof(text), "%s%s%s: %s%s", how, complaint ? ": " : "",
 			complaint ? complaint : "",
 			alone ? "the others go on without it"
-			      : "its slots go to the other workers");
+			      : "its slots go to the other workers",
+			again);
 	launch_tell_loss(&t->l, c, text);
 }
 
@@ -631,7 +636,7 @@ static int run_once(struct train_settings *s, const struct secret *secret, int a
 
 static int train_run(int argc, char **argv)
 {
-	struct train_settings s = {0};
+	struct train_settings s = {.launch.restarts = UINT64_MAX};
 	struct restarts restarts = {0};
 	struct secret secret = {""};
 	struct launch_opts opts;

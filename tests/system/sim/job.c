@@ -315,7 +315,7 @@ static void hurt(struct job *j)
 	if (j->losses && m) {
 		j->losses--;
 		j->hurt_permille = j->returns ? j->hurt_permille : 200;
-		m->asked = j->polite && tern_sim_dice(j->sim, 500);
+		m->asked = j->polite && (j->parts || tern_sim_dice(j->sim, 500));
 		if (m->asked)
 			tern_worker_ask_to_leave(m->worker, "asked");
 		else
@@ -359,22 +359,49 @@ static bool is_missing(const struct member *m)
 	return !m->replaced && (tern_sim_crashed(m->process) || (m->asked && m->ended));
 }
 
-/* Starts a worker in the place of one that was lost. */
+/* Starts a worker in the place of one that was lost: most often when the servers know that,
+ * since otherwise they ask it to come again in a second. */
 static void come_back(struct job *j)
 {
-	unsigned count = j->count - j->servers;
-	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
+	uint64_t now_ns = tern_sim_now_ns(j->sim);
 
-	for (unsigned i = 0; i < count; i++) {
-		struct member *m = &j->members[j->servers + (at + i) % count];
+	for (unsigned i = j->servers; i < j->count; i++) {
+		struct member *m = &j->members[i];
 
-		if (!is_missing(m))
+		if (!is_missing(m) || tern_sim_dice(j->sim, 500))
+			continue;
+		if (!m->missing_ns)
+			m->missing_ns = now_ns;
+		if (!m->asked && now_ns - m->missing_ns < 2 * j->reconnect_ns &&
+			!tern_sim_dice(j->sim, 5))
 			continue;
 		m->replaced = true;
 		j->returns--;
 		job_add_worker(j, m->index)->returned = true;
 		return;
 	}
+}
+
+/* A worker is being let in (server/change.c). When that begins, and when server 0 has stopped,
+ * some process learns late of what server 0 says, or stands still for a while. */
+static void delay_change(struct job *j)
+{
+	struct member *zero = &j->members[0];
+	const struct change *change = &zero->server->change;
+	unsigned stage = change->version == UINT64_MAX ? 0 : 1u + change->reached;
+	uint64_t ns = TERN_NS_PER_US * (50 + tern_rng_below(tern_sim_rng(j->sim),
+						     j->parts ? 12000 : 4000));
+	bool server = j->servers > 1 && tern_sim_dice(j->sim, 800);
+	struct member *m = victim(j, 1, (server ? j->servers : j->count) - 1);
+	bool is_new = stage > zero->stage;
+
+	zero->stage = stage;
+	if (!is_new || !m || tern_sim_dice(j->sim, 300))
+		return;
+	if (j->parts)
+		tern_sim_part(zero->process, m->process, ns, -ECONNRESET);
+	else
+		tern_sim_stall(m->process, ns);
 }
 
 /* ---- checks of the servers' state ---- */
@@ -602,9 +629,11 @@ bool job_disturb(void *arg)
 			nap(j);
 		if (has_begun(j) && tern_sim_dice(j->sim, j->hurt_permille))
 			hurt(j);
-		if (j->returns && has_begun(j) && tern_sim_dice(j->sim, 200))
+		if (j->returns && has_begun(j))
 			come_back(j);
 	}
+	if (j->all_nap)
+		delay_change(j);
 	return all_ended(arg);
 }
 

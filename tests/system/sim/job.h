@@ -13,7 +13,7 @@
 #include "server/server_state.h"
 #include "transport/sim/sim.h"
 
-#define MEMBERS_MAX 20
+#define MEMBERS_MAX 32
 
 struct member {
 	struct tern_sim_process *process;
@@ -35,6 +35,10 @@ struct member {
 	/* A worker in the place of one that was lost during the steps; or a lost one in whose
 	 * place another one is. */
 	bool returned, replaced;
+	uint64_t
+		missing_ns; /* time since which nobody is in the place of the lost worker */
+	unsigned
+		stage; /* of server 0: how far a change is (server/change.c); 0: none is */
 	uint32_t
 		lost_most; /* of a server: largest number of workers that were lost at a time */
 	/* May be lost without a crash: it was stalled for long, hangs, fails, is not
@@ -58,6 +62,9 @@ struct job {
 	unsigned servers, workers, count;
 	unsigned cut_permille, hurt_permille, nap_permille;
 	bool all_nap; /* servers stand still for some milliseconds, too, not only workers */
+	/* While a worker is let in, server 0 and another process are separated for a moment,
+	 * and with `polite` no worker crashes, which would be known late. */
+	bool parts;
 	unsigned losses; /* number of workers that will still crash (see `polite`) */
 	/* About every second loss is a worker that is asked to leave, instead of a
 	 * crash. */

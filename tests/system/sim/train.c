@@ -371,20 +371,22 @@ bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash)
 bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
-	struct job job = {.servers = 1 + (unsigned)(seed % 3),
+	bool parts = seed / 64 % 4 < 3 && seed % 4 != 2; /* not on shared memory */
+	struct job job = {.servers = 1 + (seed % 5 > 0) + (seed % 5 > 2),
 		.workers = 2 + (unsigned)(seed / 2 % 4),
-		.cut_permille = seed % 4 != 2 && seed % 7 == 6 ? 30 : 0,
-		.hurt_permille = 20,
+		.cut_permille = parts && seed % 7 == 6 ? 30 : 0,
+		.hurt_permille = 10,
 		.nap_permille = seed / 64 % 2 ? 100 : 0,
 		.all_nap = true,
-		.losses = 1 + (unsigned)(seed / 16 % 5),
-		.returns = 1 + (unsigned)(seed / 8 % 5),
+		.losses = 8 + (unsigned)(seed / 16 % 8),
+		.returns = 8 + (unsigned)(seed / 8 % 8),
 		.keeps_one = seed % 10 != 9,
-		.polite = seed / 32 % 2};
+		.polite = parts || seed / 32 % 2,
+		.parts = parts,
+		/* A crash is known after this time, and others should come soon. */
+		.reconnect_ns = (parts ? 50 : 2) * TERN_NS_PER_MS,
+		.leave_ns = 100 * TERN_NS_PER_US};
 	unsigned kind = 8 + (unsigned)(seed / 4 % 8);
-
-	/* Without cuts a loss can be known soon, so that others come in time. */
-	job.reconnect_ns = job.cut_permille ? 0 : 2 * TERN_NS_PER_MS;
 
 	return is_known(kind) && run(&opts, &job, kind, hash);
 }
