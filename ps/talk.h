@@ -8,7 +8,8 @@
  * memory is used only for what a peer has sent, within limits, and not for what it
  * announces.
  *
- *   worker -> server   {"type":"join", "worker":i, "server":j, "job":{...}}
+ *   worker -> server   {"type":"join", "worker":i, "incarnation":n, "server":j,
+ *                      "job":{...}}: n is a random number of the process
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
  *                      "snapshots":true, "version":v, "number":k}: all workers have
  *                      joined server j. "arithmetic" is "" unless norms are added up over
@@ -91,6 +92,23 @@
  *                      this gradient, and has no free buffer for one that must be sent
  *                      before it: receive this gradient early
  *   server 0 -> worker {"type":"finished"}: a worker has said bye
+ *
+ * When a worker joins during the steps, in the place of a lost one (server/change.c):
+ *
+ *   server -> worker   "welcome" as above, with "running":true
+ *   worker -> server 0 {"type":"ready"}: all servers have welcomed it
+ *   server 0 -> server {"type":"pause", "version":v}: gather no gradient for v
+ *   server -> server 0 {"type":"pausing"}: it will stop there; {"type":"paused"}: all its
+ *                      chunks are at v
+ *   server 0 -> server {"type":"change", "generation":g, "came":[[k, n], ...],
+ *                      "moved":[[i, a, k], ...]}: worker k (incarnation n) takes part, and
+ *                      has slot i in worker a's place
+ *   server 0 -> worker k {"type":"yours", "version":v, "generation":g, "finisher":f,
+ *                      "slots":[i, ...]}: it has these slots from v on
+ *   server -> worker a {"type":"moved", "version":v, "generation":g, "slots":[i, ...]}:
+ *                      from v on the slots are another worker's
+ *   worker a -> server {"type":"gave", "version":v, "slots":[[i, u], ...]}: of slot i it
+ *                      sends no gradient for u and later versions
  *
  * A worker without a slot is sent only the last version (server/spare.c):
  *

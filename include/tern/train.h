@@ -259,10 +259,11 @@ static inline int tern_session_next(
  * the caller holds, if it holds one. A program that takes long to read records reads those
  * of these slots early, with tern_session_record().
  *
- * As long as no worker is lost, these slots come, in this order, and a slot that comes
- * twice (`repeated`) is listed once. When a worker is lost, some of its slots may come
- * between them, and a listed slot of it may not come after all. The number is 0 until a
- * server has answered, which says with which step the job begins; after the last slot; and
+ * As long as no worker is lost or comes, these slots come, in this order, and a slot that
+ * comes twice (`repeated`) is listed once. When a worker is lost, some of its slots may come
+ * between them; when one comes in the place of a lost one, listed slots may become its. The
+ * number is 0 until a server has answered, which says with which step the job begins, or
+ * until a worker that joins during the steps was given slots; after the last slot; and
  * after the end of the session. So it is for a worker that has no slot of
  * its own, since there are more workers than slots.
  */

@@ -382,13 +382,24 @@ static void come_back(struct job *j)
 	}
 }
 
-/* A worker is being let in (server/change.c). When that begins, and when server 0 has stopped,
- * some process learns late of what server 0 says, or stands still for a while. */
+/* How far server 0 is in letting a worker in (server/change.c): one has joined, the servers
+ * are being stopped, this one has stopped. */
+static unsigned stage_of(const struct tern_server *zero)
+{
+	if (zero->change.version != UINT64_MAX)
+		return 2u + zero->change.reached;
+	tern_list_for_each (n, &zero->peers)
+		if (tern_list_entry(n, struct server_peer, node)->returning)
+			return 1;
+	return 0;
+}
+
+/* At each stage some process learns late of what server 0 says, or stands still for a
+ * while. */
 static void delay_change(struct job *j)
 {
 	struct member *zero = &j->members[0];
-	const struct change *change = &zero->server->change;
-	unsigned stage = change->version == UINT64_MAX ? 0 : 1u + change->reached;
+	unsigned stage = stage_of(zero->server);
 	uint64_t ns = TERN_NS_PER_US * (50 + tern_rng_below(tern_sim_rng(j->sim),
 						     j->parts ? 12000 : 4000));
 	bool server = j->servers > 1 && tern_sim_dice(j->sim, 800);
