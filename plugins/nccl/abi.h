@@ -43,7 +43,11 @@ enum nccl_result {
 enum { MEMORY_HOST = 1, MEMORY_CUDA = 2, MEMORY_DMABUF = 4 }; /* ptrSupport, `type` */
 
 enum nccl_level { NCCL_WARN = 2, NCCL_INFO = 3 };
-#define NCCL_SUBSYS_NET 0x10ul
+/* Subsystems of a line. NCCL_DEBUG_SUBSYS chooses which NCCL shows: without it INIT and others,
+ * and not NET. NCCL's own warnings are of all. */
+#define NCCL_SUBSYS_INIT 0x1ul
+#define NCCL_SUBSYS_NET  0x10ul
+#define NCCL_SUBSYS_ALL  (~0ul)
 
 typedef void (*nccl_log)(int level, unsigned long subsystems, const char *file, int line,
 	const char *format, ...);

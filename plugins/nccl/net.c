@@ -38,7 +38,10 @@ __attribute__((format(printf, 2, 0))) static void say(
 
 	vsnprintf(text, sizeof(text), format, ap);
 	if (log)
-		log(level, NCCL_SUBSYS_NET, "NET/Tern", 0, "NET/Tern : %s", text);
+		log(level,
+			level == NCCL_WARN ? NCCL_SUBSYS_ALL
+					   : NCCL_SUBSYS_INIT | NCCL_SUBSYS_NET,
+			"NET/Tern", 0, "NET/Tern : %s", text);
 }
 
 void net_warn(const char *format, ...)

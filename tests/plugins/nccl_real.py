@@ -130,8 +130,7 @@ def be_rank(path, rank, ranks, act):
 # ---- the tests ----
 
 ENVIRONMENT = {"NCCL_NET": "Tern", "NCCL_OOB_NET_ENABLE": "1", "NCCL_RAS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo",
-               "TERN_NET_IFNAME": "=lo", "TERN_LOG": "warn", "NCCL_DEBUG": "INFO",
-               "NCCL_DEBUG_SUBSYS": "NET,INIT,BOOTSTRAP"}
+               "TERN_NET_IFNAME": "=lo", "TERN_LOG": "warn", "NCCL_DEBUG": "INFO"}
 
 
 class Ranks:
@@ -187,6 +186,8 @@ def ranks_gather(**environment):
         for rank in range(RANKS):
             ranks.wait(rank, "done")
             ranks.end(rank)
+        said = "".join(line for lines in ranks.said for line in lines)
+        assert "NET/Tern : sends to " in said and "NET/Tern : receives from " in said, said
 
 
 def three_ranks_gather_in_three_rounds_of_init_and_finalize():
