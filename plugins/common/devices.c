@@ -100,22 +100,30 @@ static bool is_there(const char *name)
 	return false;
 }
 
+/* True if the interface is up, and this is its address of the family. */
+static bool is_up(const struct ifaddrs *i, int family)
+{
+	return i->ifa_addr && i->ifa_addr->sa_family == family && (i->ifa_flags & IFF_UP);
+}
+
 static void find_of(const struct ifaddrs *all, const char *wanted, int family)
 {
 	for (const struct ifaddrs *i = all; i && count < DEVICES_MAX; i = i->ifa_next)
-		if (i->ifa_addr && i->ifa_addr->sa_family == family &&
-			(i->ifa_flags & IFF_UP) && is_chosen(wanted, i) &&
-			!is_there(i->ifa_name))
+		if (is_up(i, family) && is_chosen(wanted, i) && !is_there(i->ifa_name))
 			add(i);
+}
+
+/* The variable that chooses. It may not be set. */
+static const char *choosing(void)
+{
+	return getenv("TERN_NET_IFNAME") ? "TERN_NET_IFNAME" : "NCCL_SOCKET_IFNAME";
 }
 
 static void find(void)
 {
-	const char *wanted = getenv("TERN_NET_IFNAME");
+	const char *wanted = getenv(choosing());
 	struct ifaddrs *all;
 
-	if (!wanted)
-		wanted = getenv("NCCL_SOCKET_IFNAME");
 	if (getifaddrs(&all) < 0)
 		return;
 	find_of(all, wanted, AF_INET);
@@ -132,4 +140,29 @@ unsigned devices_find(const struct device **out)
 	pthread_once(&once, find);
 	*out = table;
 	return count;
+}
+
+void devices_why_none(char *out, size_t size)
+{
+	const char *variable = choosing(), *wanted = getenv(variable),
+		   *before = "; up are ";
+	struct ifaddrs *all;
+	size_t used;
+
+	if (wanted && *wanted)
+		used = (size_t)snprintf(out, size,
+			"%s=%.200s names no network interface that is up", variable,
+			wanted);
+	else
+		used = (size_t)snprintf(out, size, "no network interface is up");
+	if (getifaddrs(&all) < 0)
+		return;
+	for (const struct ifaddrs *i = all; i && used < size; i = i->ifa_next) {
+		if (!is_up(i, AF_INET))
+			continue;
+		used += (size_t)snprintf(
+			out + used, size - used, "%s%s", before, i->ifa_name);
+		before = ", ";
+	}
+	freeifaddrs(all);
 }

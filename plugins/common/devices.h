@@ -8,6 +8,8 @@
 #ifndef TERN_PLUGINS_COMMON_DEVICES_H
 #define TERN_PLUGINS_COMMON_DEVICES_H
 
+#include <stddef.h>
+
 #define DEVICES_MAX 16u
 
 struct device {
@@ -19,5 +21,8 @@ struct device {
 
 /* Returns how many devices there are, and their table, which stays as it is. */
 unsigned devices_find(const struct device **out);
+/* Writes why there are no devices: the variable that names none, and the interfaces that are
+ * up. */
+void devices_why_none(char *out, size_t size);
 
 #endif

@@ -13,8 +13,13 @@
 static int count_devices(int *count)
 {
 	const struct device *devices;
+	char why[500];
 
 	*count = (int)devices_find(&devices);
+	if (*count == 0) { /* NCCL itself says only that the plug-in cannot be used */
+		devices_why_none(why, sizeof(why));
+		net_warn("%s", why);
+	}
 	return NCCL_SUCCESS;
 }
 

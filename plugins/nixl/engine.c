@@ -410,13 +410,14 @@ static int listen_on_devices(struct engine *e)
 	const struct device *devices;
 	unsigned count = devices_find(&devices), limit = LISTENERS_MAX;
 	int r = count ? 0 : -ENODEV;
+	char why[500];
 
 	if (!fabric)
 		return -EINVAL;
-	if (!count)
-		nixl_warn("agent %s: TERN_NET_IFNAME names no network interface that is "
-			  "up",
-			e->name);
+	if (!count) {
+		devices_why_none(why, sizeof(why));
+		nixl_warn("agent %s: %s", e->name, why);
+	}
 	/* A list of addresses may have eight, and auto stands for up to four. */
 	if (strcmp(fabric, "auto") == 0)
 		limit = 2;
