@@ -6,7 +6,8 @@
     ./run bench full              with the scenarios, every way of each peer, and more sizes
     ./run bench --quick           fewer sizes, peers and rounds; no virtual machine; the report
                                   goes to build-bench/quick
-    ./run bench QUESTION...       these only; the others' results stay
+    ./run bench QUESTION...       these only; the others' results stay, and must be of this machine, so
+                                  on another one it needs --out DIR
     ./run bench --check           tells what is slower or faster than in the commit of the committed
                                   report, or in --base COMMIT: builds that, too, and measures both
                                   in turns. Writes no report; the figures go to build-bench/check
@@ -58,6 +59,8 @@ from questions import QUESTIONS, SCENARIOS, Plan
 TOP = Path(__file__).resolve().parents[1]
 COMMITTED = TOP / "docs/benchmarks"
 INCOMPLETE = install.BUILD / "incomplete"
+# With this option, which ./run bench gives before it builds Tern, only the arguments and --out are checked.
+BEFORE_BUILD = "--before-build"
 NOT_QUICK = ("verbs",)  # boots a virtual machine: with --quick only if it is asked for by name
 
 
@@ -96,7 +99,8 @@ def parse():
     p.add_argument("--rounds", type=int, help="default: 6, quick: 2; an even number, because each "
                    "second round runs the order of the first backwards")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
-                   "or build-bench/quick or pooled")
+                   "or build-bench/quick or pooled. Single questions are refused, before anything is "
+                   "installed, if it has results of another machine")
     p.add_argument("--loaded", action="store_true",
                    help="measure although something else runs; the report says so")
     p.add_argument("--tern", type=Path, default=TOP / "build/tern", help="the program")
@@ -104,6 +108,7 @@ def parse():
     p.add_argument("--release-grpc", action="store_true",
                    help="also build a release build of gRPC, which takes half an hour or more "
                    "and is kept; without this, it is measured if it is there")
+    p.add_argument(BEFORE_BUILD, action="store_true", help=argparse.SUPPRESS)
     options = p.parse_args()
     options.full = options.questions == ["full"]
     options.questions = [] if options.full else options.questions
@@ -136,17 +141,17 @@ def load(directory):
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def add_to(options, now):
+def add_to(options, now, compared=machine.fixed):
     """The results in --out, to which this run adds those of the questions that were named; None if
     no question was named, or there are none. Refused if they are of another machine or other
-    options."""
+    options. `compared` returns that part of a machine's description that must be the same."""
     old = load(options.out) if options.named else None
     if old is None:
         return None
     differ = differences({"options": {"quick": old["quick"], "rounds": old["rounds"]},
-                          "machine": machine.fixed(old["machine"])},
+                          "machine": compared(old["machine"])},
                          {"options": {"quick": options.quick, "rounds": options.rounds},
-                          "machine": machine.fixed(now)})
+                          "machine": compared(now)})
     if differ:
         raise Refused(f"{options.out} has results that these cannot be put among: {differ}; "
                       "measure everything, or name another --out")
@@ -318,8 +323,12 @@ def begin(options, journal, here, missing, base):
 
 
 def run(options):
-    if options.pool:
+    if options.pool and not options.before_build:
         return pool(options)
+    if not options.check:  # before anything is installed, built or waited for
+        add_to(options, machine.describe(), machine.not_installed)
+    if options.before_build:
+        return 0
     base = base_of(options)
     journal = Journal(install.BUILD / "unfinished.jsonl")
     missing = prepare(options, base)
@@ -343,7 +352,7 @@ def run(options):
 
 def main():
     if any(word.split("=")[0] in ("--serve", "--connect") for word in sys.argv[1:]):
-        return hosts.main(sys.argv[1:])
+        return 0 if BEFORE_BUILD in sys.argv[1:] else hosts.main(sys.argv[1:])
 
     def stop(number, _frame):
         raise Stopped(number)

@@ -162,6 +162,12 @@ def fixed(described):
     return kept
 
 
+def not_installed(described):
+    """What of fixed() neither installing nor building can change: no program's version, and no build."""
+    return {name: value for name, value in fixed(described).items()
+            if name not in NOT_TOLD and name != "compiler" and not name.startswith("build of ")}
+
+
 def os_name():
     for line in setting("/etc/os-release").splitlines():
         if line.startswith("PRETTY_NAME="):

@@ -37,6 +37,7 @@ class Place:
         self.top = Path(directory)
         self.log = self.top / "log"
         self.load = 0.1
+        self.begun = []  # what a run does before it measures: installs, waits
 
     def contender(self, name, line='{"size": 64, "p50_us": 2.0}', **more):
         """A contender whose N-th run starts with the script $PLACE/NAME-N, if that file exists."""
@@ -46,6 +47,9 @@ class Place:
 
     def acts(self, name, number, script):
         (self.top / f"{name}-{number}").write_text(script)
+
+    def begin(self, what):
+        self.begun.append(what)
 
     def ran(self):
         return "".join(self.log.read_text().split())
@@ -65,11 +69,11 @@ class Place:
                     (bench, "QUESTIONS", questions), (bench, "COMMITTED", self.top / "docs"),
                     (bench, "INCOMPLETE", self.top / "incomplete"),
                     (bench.install, "BUILD", self.top / "build"),
-                    (bench.install, "peers", lambda *_: {}),
+                    (bench.install, "peers", lambda *_: self.begin("installs") or {}),
                     (bench.install, "programs", lambda build, grpc: None),
                     (bench.machine, "describe", lambda: dict(machine)),
                     (bench.report, "update_readme", lambda path, results: True),
-                    (bench.machine, "load_after_waiting", lambda say: self.load),
+                    (bench.machine, "load_after_waiting", lambda say: self.begin("waits") or self.load),
                     (measure, "shuffled", lambda items, dice: list(items)),
                     (sys, "argv", ["bench.py", "--tern", str(program), *arguments])):
                 stack.enter_context(mock.patch.object(target, name, value))
@@ -246,6 +250,27 @@ def questions_are_put_among_results_of_the_same_machine_only(place):
 
 
 @in_place
+def another_machine_is_refused_before_anything_is_installed_or_waited_for(place):
+    assert place.bench("--rounds", "2")[0] == 0 and place.begun == ["installs", "waits"]
+    place.begun.clear()
+    late = ["installs", "waits"]  # what installing may change is compared after it
+    for here, begun in (({"kernel": "L"}, []), ({"QEMU": "7"}, late), ({"compiler": "gcc 12"}, late),
+                        ({"build of UCX": "a"}, late)):
+        code, said = place.bench("--rounds", "2", "second", machine={**HERE, **here})
+        assert code == 2 and "cannot be put among: machine: " in said and "name another --out" in said, said
+        assert place.begun == begun, (here, place.begun)
+        place.begun.clear()
+    place.log.write_text("")
+    for before, code in (([], 2), (["--out", str(place.top / "other")], 0), (["--check"], 0)):
+        got = place.bench("--before-build", "--rounds", "2", "second", *before, machine={**HERE, "kernel": "L"})
+        assert got[0] == code and not place.begun and not place.ran(), (before, got)
+    assert place.bench("--before-build", "second", "--serve", "HOST:1")[0] == 0 and not place.begun
+    code, said = place.bench("--rounds", "2", "second", "--out", str(place.top / "other"),
+                             machine={**HERE, "kernel": "L"})
+    assert code == 0 and place.results("other")["machine"]["kernel"] == "L", said
+
+
+@in_place
 def quick_runs_do_not_touch_the_committed_report(place):
     assert place.bench("--quick")[0] == 0
     assert place.results() is None and place.results("build/quick")["quick"] is True
@@ -373,6 +398,7 @@ tap.run([
     tern_is_not_run_once_more,
     a_run_with_a_failure_leaves_the_committed_report_and_can_be_completed,
     questions_are_put_among_results_of_the_same_machine_only,
+    another_machine_is_refused_before_anything_is_installed_or_waited_for,
     quick_runs_do_not_touch_the_committed_report,
     a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for,
     sittings_are_pooled_without_measuring,

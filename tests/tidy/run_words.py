@@ -64,6 +64,13 @@ def a_folder_that_is_not_there_is_refused_and_is_looked_for_where_the_caller_is(
     assert not bare.asked()
 
 
+def a_bench_that_is_refused_installs_nothing():
+    bare = Bare()
+    bare.script("python3", f'echo "$*" >> {bare.top}/called; echo no >&2; exit 2')
+    assert bare.run("bench", "nccl") == (2, "", ["no"]), bare.asked()
+    assert (bare.top / "called").read_text() == "bench/bench.py --before-build nccl\n" and not bare.asked()
+
+
 def who_is_not_root_is_told_the_command():
     bare = Bare(user="1000")
     code, out, err = bare.run("setup")
@@ -101,6 +108,7 @@ def only_what_the_words_need_is_installed():
 
 tap.run([what_is_misspelt_is_refused_in_a_line_and_installs_nothing,
          a_folder_that_is_not_there_is_refused_and_is_looked_for_where_the_caller_is,
+         a_bench_that_is_refused_installs_nothing,
          who_is_not_root_is_told_the_command,
          an_installation_that_fails_ends_with_a_line,
          a_broken_list_of_packages_does_not_stop_the_installation,
