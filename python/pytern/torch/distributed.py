@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A backend for torch.distributed: docs/plugins.md.
 
+    import torch.distributed
     import pytern.torch.distributed
     torch.distributed.init_process_group("tern")
 
