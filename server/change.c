@@ -38,6 +38,9 @@
 #include "base/clock.h"
 
 #define NONE UINT64_MAX
+/* Bytes of messages that are kept of a worker until this server knows that it takes part. A
+ * worker says a few in that time. */
+#define EARLY_BYTES_MAX (1u << 20)
 
 struct move {
 	uint32_t slot, from, to;
@@ -366,6 +369,25 @@ static void publish(struct server_peer *p, uint64_t version)
 		chunk_publish_to(&s->chunks[i], version, p);
 }
 
+void change_keep(struct server_peer *p, const json_t *message)
+{
+	p->early_bytes += p->talk.last.bytes;
+	p->early = p->early ? p->early : json_array();
+	if (p->early_bytes > EARLY_BYTES_MAX ||
+		json_array_append(p->early, (json_t *)(uintptr_t)message) < 0)
+		server_refuse(p, "it says too much before it is let in");
+}
+
+/* Hears what the worker has said before this server knew that it takes part. */
+static void hear_early(struct server_peer *p)
+{
+	json_t *early = TERN_TAKE(p->early);
+
+	for (size_t i = 0; i < json_array_size(early); i++)
+		server_heard(&p->talk, json_array_get(early, i));
+	json_decref(early);
+}
+
 /* Carries the change out, and goes on. `came`: numbers of the workers that have come. */
 static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came_count,
 	const struct move *moves, uint32_t move_count, uint64_t generation)
@@ -382,6 +404,8 @@ static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came
 	s->change = (struct change){.version = NONE};
 	sync_owners_changed(s);
 	sync_next(s);
+	for (uint32_t i = 0; i < came_count; i++)
+		hear_early(s->workers[came[i]]);
 }
 
 /* ---- the change: server 0 ---- */

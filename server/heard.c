@@ -244,6 +244,10 @@ void server_heard(struct tern_talk *talk, const json_t *message)
 		word->on(p, message);
 		return;
 	}
+	if (p->returning && s->index != 0 && find(tern_talk_type(message), WORKER)) {
+		change_keep(p, message);
+		return;
+	}
 	explain(p, message, word, text, sizeof(text));
 	if (p == s->to_zero)
 		server_fail(s, -EPROTO, "server 0: %s", text);

@@ -441,6 +441,7 @@ void tern_server_free(struct tern_server *s)
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		free(p->pull);
+		json_decref(p->early);
 		free(p);
 	}
 	join_forget_job(s);

@@ -75,6 +75,10 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
+	/* `returning`: what it has said although this server does not know yet that server 0
+	 * has let it in; and the bytes of that. */
+	json_t *early;
+	uint64_t early_bytes;
 	/* Number of slots that were moved away, for which the worker has not said yet with
 	 * which version it stops. */
 	uint32_t moved_count;
@@ -583,6 +587,9 @@ void change_on_pausing(struct server_peer *server, const json_t *message);
 void change_on_paused(struct server_peer *server, const json_t *message);
 void change_on_change(struct server_peer *zero, const json_t *message);
 void change_on_gave(struct server_peer *worker, const json_t *message);
+/* Keeps a message of a worker that server 0 has let in already, which this server has not
+ * heard of. */
+void change_keep(struct server_peer *p, const json_t *message);
 /* True if no chunk may be made of this version yet. */
 bool change_holds(const struct tern_server *s, uint64_t version);
 /* True if the steps stop at this version, and no gradient for it may be received. */
