@@ -42,7 +42,7 @@ static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t genera
 
 static void begin(struct tern_worker *w, uint64_t version, uint32_t finisher)
 {
-	w->first_version = version;
+	w->own_version = version;
 	w->finisher = finisher;
 	w->begun = true;
 	if (w->opts.begun)
@@ -183,13 +183,11 @@ void change_on_moved(struct worker_server *s, const json_t *message)
 		}
 	tern_talk_say(&s->talk, json_pack("{s:s, s:O?, s:o}", "type", "gave", "version",
 					version, "slots", answers));
-	early_cancel(w); /* it may be of a slot that is gone */
-	/* The slots that are left may all have been computed. */
-	if (!w->begun || w->spare || w->missing[w->version & 1] > 0 ||
-		w->state != WORKER_RUNNING || slots_complete_step(w))
-		return;
-	slots_run(w);
-	early_run(w);
+	/* The slots that are left may all have been computed. (A slot that was announced and is
+	 * gone is revoked when another one begins in its place.) */
+	if (w->begun && !w->spare && w->missing[w->version & 1] == 0 &&
+		w->state == WORKER_RUNNING && !slots_complete_step(w))
+		slots_run(w);
 }
 
 void change_fini(struct tern_worker *w)

@@ -39,8 +39,8 @@ static void tell_lost(
 	w->opts.lost(w->opts.arg, lost, line);
 }
 
-/* Adds slots of a lost worker, unless they were moved away since. -EPROTO: a number is not a slot of the job, or this
- * worker has the slot already; -ENOMEM. */
+/* Adds slots of a lost worker, unless they were moved away since. -EPROTO: a number is not
+ * a slot of the job, or this worker has the slot already; -ENOMEM. */
 static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
 {
 	for (size_t i = 0; i < json_array_size(slots); i++) {

@@ -68,10 +68,10 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 			finish_run(w);
 		return;
 	}
-	if (version > w->first_version)
+	if (version > w->own_version)
 		report_step(w);
 	if (!w->begun && w->opts.begun)
-		w->opts.begun(w->opts.arg, w->first_version);
+		w->opts.begun(w->opts.arg, w->own_version);
 	w->begun = true;
 	report_say(w);
 	if (version == w->my_steps) {

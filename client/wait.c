@@ -61,6 +61,8 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 	else if (s)
 		snprintf(text, bytes, "server %u at %s to let it join", s->index,
 			w->job.servers[s->index]);
+	else if (!w->begun && w->joined_late)
+		snprintf(text, bytes, "the servers to let it in between two steps");
 	else if (!w->begun)
 		snprintf(text, bytes, "%s",
 			w->has_given ? "other workers or servers to join, or the initial "
@@ -91,7 +93,8 @@ static void fire(struct tern_timer *timer)
 
 	if (w->over || w->opts.ctx->ending)
 		return;
-	if (w->spare || w->begun != w->wait_begun || w->version != w->wait_version) {
+	if ((w->spare && w->begun) || w->begun != w->wait_begun ||
+		w->version != w->wait_version) {
 		worker_wait_start(w);
 		return;
 	}

@@ -258,7 +258,7 @@ static void maybe_run(struct tern_worker *w)
 static void receive_first(struct tern_worker *w, uint64_t version)
 {
 	w->welcomed = true;
-	w->first_version = version;
+	w->first_version = w->own_version = version;
 	if (w->joined_late) { /* its slots are others' now */
 		w->slot_count = 0;
 		w->spare = true;

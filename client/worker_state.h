@@ -155,6 +155,9 @@ struct tern_worker {
 	/* The job's first version, which is being received before it is complete: 0, or that
 	 * of a snapshot. It is known when a server has said welcome. */
 	uint64_t first_version;
+	/* The version with which this worker begins: the job's first one, unless it has joined
+	 * during the steps. */
+	uint64_t own_version;
 	json_int_t first_number; /* of the snapshot */
 	bool welcomed;
 	/* change.c: a random number of this process; whether it has joined during the steps;

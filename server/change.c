@@ -34,13 +34,13 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
 #define NONE UINT64_MAX
-/* Bytes of messages that are kept of a worker until this server knows that it takes part. A
- * worker says a few in that time. */
-#define EARLY_BYTES_MAX (1u << 20)
+/* Bytes of messages that are kept of a worker. It says a few while the servers stand. */
+#define KEPT_BYTES_MAX (1u << 20)
 
 struct move {
 	uint32_t slot, from, to;
@@ -113,7 +113,8 @@ void change_on_join(struct server_peer *p, uint32_t index, const json_t *message
 				 *other = find_returning(s, index);
 	const json_t *incarnation = json_object_get(message, "incarnation");
 
-	if (holder->said_bye || s->bye_count > 0 || sync_is_done(s))
+	if (holder->said_bye || s->bye_count > 0 ||
+		(s->chunk_count > 0 && sync_is_done(s)))
 		refuse_late(p);
 	else if (s->job.mode != TERN_MODE_SYNC)
 		server_refuse(p,
@@ -168,7 +169,7 @@ static struct server_peer *find_ready(const struct tern_server *s, bool chosen)
 	return NULL;
 }
 
-/* The change lets in those that are ready now: all that another server has to say of the
+/* Begins to count. The change lets in those that are ready now: all that another server has to say of the
  * workers in whose places they come has been heard when it says "pausing". */
 static void choose(struct tern_server *s)
 {
@@ -176,6 +177,7 @@ static void choose(struct tern_server *s)
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		p->chosen = p->returning && p->ready;
+		p->pausing = p->paused = false;
 	}
 }
 
@@ -247,7 +249,10 @@ void change_on_pausing(struct server_peer *server, const json_t *message)
 	struct tern_server *s = server->server;
 
 	(void)message;
-	if (s->change.unheard == 0 || --s->change.unheard > 0)
+	if (s->change.unheard == 0 || server->pausing)
+		return;
+	server->pausing = true;
+	if (--s->change.unheard > 0)
 		return;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		sync_maybe_apply(&s->chunks[i]);
@@ -316,7 +321,7 @@ static void let_in(struct server_peer *p)
 	struct server_peer *old = s->workers[p->index];
 
 	p->returning = p->ready = p->chosen = false;
-	p->is_worker = p->welcome = true;
+	p->is_worker = p->welcome = p->is_new = true;
 	p->slot_since_ns = tern_now_ns(s->env);
 	s->workers[p->index] = p;
 	s->lost_count--;
@@ -326,16 +331,15 @@ static void let_in(struct server_peer *p)
 }
 
 /* Changes the holder of a slot. If the new one has left this server already, the slot has
- * none: server 0 will decide about that loss. A decision that came later than this change
- * may be known here already, by the worker that it gave the slot to ("take"). */
+ * none: server 0 will decide about that loss. */
 static void move_slot(struct tern_server *s, const struct move *m, uint64_t generation)
 {
 	struct lease *lease = &s->leases[m->slot];
 	struct server_peer *to = s->workers[m->to];
 
+	lease->awaits_take = lease->holder != s->workers[m->from];
 	lease->moved_at = s->change.version;
-	if (generation <= lease->generation)
-		return;
+	lease->moved_from = m->from;
 	lease->holder = to->lost ? NULL : to;
 	lease->owner = to;
 	lease->generation = generation;
@@ -369,23 +373,44 @@ static void publish(struct server_peer *p, uint64_t version)
 		chunk_publish_to(&s->chunks[i], version, p);
 }
 
-void change_keep(struct server_peer *p, const json_t *message)
+/*
+ * Server 0 may have decided more than another server has heard. A worker that comes may have
+ * been let in, and have got slots of a loss. And a worker may take a slot, from the version on
+ * at which the servers stand, that was moved to one which was lost at once. (If it takes a
+ * slot for an older version, some server does not stand yet, and nothing is decided.)
+ */
+bool change_delays(const struct server_peer *p, const json_t *message)
 {
-	p->early_bytes += p->talk.last.bytes;
-	p->early = p->early ? p->early : json_array();
-	if (p->early_bytes > EARLY_BYTES_MAX ||
-		json_array_append(p->early, (json_t *)(uintptr_t)message) < 0)
-		server_refuse(p, "it says too much before it is let in");
+	const struct change *change = &p->server->change;
+	const char *type = tern_talk_type(message);
+	json_int_t version = json_integer_value(json_object_get(message, "version"));
+
+	if (p->server->index == 0)
+		return false;
+	if (p->returning)
+		return strcmp(type, "failed") != 0 && strcmp(type, "abort") != 0;
+	return p->is_worker && change->reached &&
+	       (p->kept || (strcmp(type, "take") == 0 &&
+				   version >= (json_int_t)change->version));
 }
 
-/* Hears what the worker has said before this server knew that it takes part. */
-static void hear_early(struct server_peer *p)
+void change_keep(struct server_peer *p, const json_t *message)
 {
-	json_t *early = TERN_TAKE(p->early);
+	p->kept_bytes += p->talk.last.bytes;
+	p->kept = p->kept ? p->kept : json_array();
+	if (p->kept_bytes > KEPT_BYTES_MAX ||
+		json_array_append(p->kept, (json_t *)(uintptr_t)message) < 0)
+		server_refuse(p, "it says too much while the servers stand");
+}
 
-	for (size_t i = 0; i < json_array_size(early); i++)
-		server_heard(&p->talk, json_array_get(early, i));
-	json_decref(early);
+static void hear_kept(struct server_peer *p)
+{
+	json_t *kept = TERN_TAKE(p->kept);
+
+	p->kept_bytes = 0;
+	for (size_t i = 0; i < json_array_size(kept); i++)
+		server_heard(&p->talk, json_array_get(kept, i));
+	json_decref(kept);
 }
 
 /* Carries the change out, and goes on. `came`: numbers of the workers that have come. */
@@ -404,8 +429,8 @@ static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came
 	s->change = (struct change){.version = NONE};
 	sync_owners_changed(s);
 	sync_next(s);
-	for (uint32_t i = 0; i < came_count; i++)
-		hear_early(s->workers[came[i]]);
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		hear_kept(s->workers[i]);
 }
 
 /* ---- the change: server 0 ---- */
@@ -488,6 +513,9 @@ static void stopped(struct tern_server *s)
 void change_on_paused(struct server_peer *server, const json_t *message)
 {
 	(void)message;
+	if (!server->pausing || server->paused)
+		return;
+	server->paused = true;
 	stopped(server->server);
 }
 
@@ -517,23 +545,32 @@ static bool read_number(const json_t *list, size_t i, uint32_t end, uint32_t *ou
 	return json_is_integer(number) && value >= 0 && value < end;
 }
 
-/* Lets in those who have come. One that has left this server meanwhile, or another process
- * of its number, is lost: server 0 is told. */
-static bool read_came(struct tern_server *s, const json_t *list, uint32_t *came)
+/* Reads who has come, and which processes these are. */
+static bool read_came(const struct tern_server *s, const json_t *list, uint32_t *came,
+	uint64_t *incarnations)
 {
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *one = json_array_get(list, i);
-		json_int_t incarnation = json_integer_value(json_array_get(one, 1));
-		struct server_peer *p;
 
+		incarnations[i] = (uint64_t)json_integer_value(json_array_get(one, 1));
 		if (!read_number(one, 0, s->job.workers, &came[i]) ||
 			!s->workers[came[i]]->lost)
 			return false;
-		p = find_returning(s, came[i]);
-		if (p && p->incarnation == (uint64_t)incarnation)
-			let_in(p);
 	}
 	return true;
+}
+
+/* Lets in those who have come. One that has left this server meanwhile, or another process
+ * of its number, is lost: server 0 is told later. */
+static void let_all_in(struct tern_server *s, const uint32_t *came,
+	const uint64_t *incarnations, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct server_peer *p = find_returning(s, came[i]);
+
+		if (p && p->incarnation == incarnations[i])
+			let_in(p);
+	}
 }
 
 static bool read_moves(
@@ -550,8 +587,8 @@ static bool read_moves(
 	return true;
 }
 
-static void read_change(
-	struct tern_server *s, const json_t *message, uint32_t *came, struct move *moves)
+static void read_change(struct tern_server *s, const json_t *message, uint32_t *came,
+	uint64_t *incarnations, struct move *moves)
 {
 	const json_t *all = json_object_get(message, "came"),
 		     *moved = json_object_get(message, "moved");
@@ -560,8 +597,8 @@ static void read_change(
 		json_integer_value(json_object_get(message, "generation"));
 
 	if (!s->change.reached || generation < 1 || count > s->job.workers ||
-		json_array_size(moved) > s->job.slots || !read_came(s, all, came) ||
-		!read_moves(s, moved, moves)) {
+		json_array_size(moved) > s->job.slots ||
+		!read_came(s, all, came, incarnations) || !read_moves(s, moved, moves)) {
 		server_fail(s, -EPROTO,
 			"server 0 sent a wrong list of workers that have come, or of "
 			"slots "
@@ -570,6 +607,7 @@ static void read_change(
 			s->job.workers - 1, s->job.slots - 1);
 		return;
 	}
+	let_all_in(s, came, incarnations, count);
 	carry_out(s, came, count, moves, (uint32_t)json_array_size(moved),
 		(uint64_t)generation);
 	for (uint32_t i = 0; i < count && !s->to_zero->gone; i++)
@@ -581,13 +619,15 @@ void change_on_change(struct server_peer *zero, const json_t *message)
 {
 	struct tern_server *s = zero->server;
 	uint32_t *came = calloc(s->job.workers, sizeof(*came));
+	uint64_t *incarnations = calloc(s->job.workers, sizeof(*incarnations));
 	struct move *moves = calloc(s->job.slots, sizeof(*moves));
 
-	if (came && moves)
-		read_change(s, message, came, moves);
+	if (came && incarnations && moves)
+		read_change(s, message, came, incarnations, moves);
 	else
 		server_fail(s, -ENOMEM, "no memory to let a worker in");
 	free(came);
+	free(incarnations);
 	free(moves);
 }
 

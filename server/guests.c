@@ -74,7 +74,7 @@ void guests_end(struct tern_server *s)
 static void guest_free(struct server_peer *p)
 {
 	free(p->pull);
-	json_decref(p->early);
+	json_decref(p->kept);
 	if (!p->freed)
 		tern_peer_free(p->peer);
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);

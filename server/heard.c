@@ -240,12 +240,12 @@ void server_heard(struct tern_talk *talk, const json_t *message)
 	 * message was in flight. */
 	if (p->gone || p->refused || s->over)
 		return;
-	if (word && is_time(s, word->when)) {
-		word->on(p, message);
+	if (change_delays(p, message) && find(tern_talk_type(message), WORKER)) {
+		change_keep(p, message);
 		return;
 	}
-	if (p->returning && s->index != 0 && find(tern_talk_type(message), WORKER)) {
-		change_keep(p, message);
+	if (word && is_time(s, word->when)) {
+		word->on(p, message);
 		return;
 	}
 	explain(p, message, word, text, sizeof(text));

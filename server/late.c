@@ -72,6 +72,7 @@ void late_slot_ended(struct chunk *c, struct server_peer *worker)
 	uint64_t now_ns;
 
 	late_progress(worker);
+	worker->is_new = false;
 	if (c != s->chunks)
 		return;
 	now_ns = tern_now_ns(s->env);
@@ -255,7 +256,7 @@ static void ask(struct server_peer *w)
 static void count(struct tern_server *s, uint64_t passed_ns)
 {
 	bool waiting = find_owing(s);
-	uint64_t limit_ns = deadline_ns(s);
+	uint64_t all_ns = deadline_ns(s), limit_ns;
 
 	for (uint32_t i = 0; i < s->job.workers && !s->over; i++) {
 		struct server_peer *w = s->workers[i];
@@ -268,6 +269,10 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 		/* Once late_ns is above 0, it grows also while no process waits: the
 		 * worker that waited for w may have left. */
 		w->late_ns += waiting || w->late_ns ? passed_ns : 0;
+		/* Nobody knows how long the first slot of a new process takes. */
+		limit_ns = w->is_new
+				   ? TERN_MAX(all_ns, MEDIANS * s->opts.worker_timeout_ns)
+				   : all_ns;
 		if (w->late_ns >= limit_ns ||
 			(w->silent_ns >= limit_ns && is_stuck(s, limit_ns)))
 			lose(w, limit_ns);

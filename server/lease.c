@@ -5,9 +5,9 @@
  *
  * A job begins with slot i at worker i mod N. A server that loses a worker (its
  * connection ended without a goodbye, it said that it failed, it made no progress, and so
- * on) tells server 0. Server 0 decides, once for each worker: the worker is lost, its
- * slots go to the live workers with the fewest slots, and the lowest live worker
- * evaluates and saves. All servers and all live workers are told, in the order of the
+ * on) tells server 0. Server 0 decides, once for each process: the worker is lost, its
+ * slots go to the live workers with the fewest slots, and if it was to evaluate and save,
+ * the lowest live worker is now. All servers and all live workers are told, in the order of the
  * decisions. (After the first goodbye no slot is left to be given, and only the servers
  * are told.)
  *
@@ -420,15 +420,19 @@ static bool is_made(const struct tern_server *s, uint64_t version)
 }
 
 /* The worker takes a slot that was given to another one since. If the worker is lost, its
- * sends end with it. Otherwise the slot was moved (change.c): refuses the gradients for
- * versions before that, which are all here. About the later ones the worker is asked. */
-static void refuse_late(struct server_peer *p, uint32_t slot, uint64_t version)
+ * sends end with it. Otherwise the slot was moved away from it (change.c): refuses the
+ * gradients for versions before that, which are all here. About the later ones the worker is
+ * asked. */
+static void refuse_older(struct server_peer *p, uint32_t slot, uint64_t version)
 {
 	struct tern_server *s = p->server;
-	uint64_t moved_at = s->leases[slot].moved_at;
+	struct lease *lease = &s->leases[slot];
 
-	for (uint32_t i = 0; version < moved_at && i < s->chunk_count; i++)
-		lease_refuse_extra(&s->chunks[i], p, slot, version, moved_at - 1);
+	if (!lease->awaits_take || lease->moved_from != p->index)
+		return;
+	lease->awaits_take = false;
+	for (uint32_t i = 0; version < lease->moved_at && i < s->chunk_count; i++)
+		lease_refuse_extra(&s->chunks[i], p, slot, version, lease->moved_at - 1);
 }
 
 static void take(
@@ -438,12 +442,11 @@ static void take(
 	struct lease *lease = &s->leases[slot];
 
 	if (generation <= lease->generation) {
-		refuse_late(p, slot, version);
+		refuse_older(p, slot, version);
 		return;
 	}
-	/* Only slots of a lost worker are taken. This server may not know of the loss, nor
-	 * that the slot had been p's before that. */
-	if (lease->holder && lease->holder != p)
+	/* Only slots of a lost worker are taken. This server may not know of the loss. */
+	if (lease->holder)
 		lease_lost(lease->holder, true, "its slots were given to %s",
 			tern_peer_name(p->peer));
 	lease->holder = lease->owner = p;
@@ -451,17 +454,15 @@ static void take(
 	sync_taken(s, slot, version);
 }
 
-/* Only server 0 knows who was given which slot. A worker takes a slot again only if it was
- * moved away from it meanwhile. */
+/* Only server 0 knows who was given which slot. */
 static bool may_take(const struct server_peer *p, uint32_t slot, uint64_t generation)
 {
 	const struct tern_server *s = p->server;
 	const struct lease *lease = &s->leases[slot];
 
-	if (generation <= lease->generation)
-		return lease->moved_at > 0 || lease->holder != p;
-	return s->index != 0 ||
-	       (lease->owner == p && lease->holder != p && generation <= s->generation);
+	return lease->holder != p &&
+	       (s->index != 0 || generation <= lease->generation ||
+		       (lease->owner == p && generation <= s->generation));
 }
 
 void lease_on_take(struct server_peer *p, const json_t *message)
@@ -493,7 +494,8 @@ void lease_on_take(struct server_peer *p, const json_t *message)
 
 /* Worker p has gradients in all its buffers, and must compute a slot that comes before
  * one of them. The message names this later slot. It is ignored if another worker holds
- * that slot: then p is lost, and is about to be cut off. */
+ * that slot: then p is lost and about to be cut off, or the slot was moved, which p is asked
+ * about (change.c). */
 void lease_on_holds(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;

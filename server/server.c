@@ -182,6 +182,7 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	p->refused = true;
+	p->returning = p->ready = p->chosen = false;
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
@@ -441,7 +442,7 @@ void tern_server_free(struct tern_server *s)
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		free(p->pull);
-		json_decref(p->early);
+		json_decref(p->kept);
 		free(p);
 	}
 	join_forget_job(s);

@@ -75,10 +75,13 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
-	/* `returning`: what it has said although this server does not know yet that server 0
-	 * has let it in; and the bytes of that. */
-	json_t *early;
-	uint64_t early_bytes;
+	/* What the worker has said that must wait for a change which server 0 has decided; and
+	 * the bytes of that. */
+	json_t *kept;
+	uint64_t kept_bytes;
+	bool is_new; /* it has come during the steps, and sent no gradient yet */
+	/* On server 0, of another server: what it has said of the change under way. */
+	bool pausing, paused;
 	/* Number of slots that were moved away, for which the worker has not said yet with
 	 * which version it stops. */
 	uint32_t moved_count;
@@ -141,8 +144,11 @@ struct lease {
 	/* Number of server 0's decision that gave the slot to the holder; 0: none, the
 	 * holder has had it since the start. */
 	uint64_t generation;
-	/* The version at which the slot was last moved to another worker (change.c). */
+	/* Where and from whom the slot was last moved to another worker (change.c); and whether
+	 * a "take" of that worker may still come, by an earlier decision. */
 	uint64_t moved_at;
+	uint32_t moved_from;
+	bool awaits_take;
 };
 
 /* A change of who is in the job, or has which slot, between two steps: change.c. */
@@ -587,8 +593,9 @@ void change_on_pausing(struct server_peer *server, const json_t *message);
 void change_on_paused(struct server_peer *server, const json_t *message);
 void change_on_change(struct server_peer *zero, const json_t *message);
 void change_on_gave(struct server_peer *worker, const json_t *message);
-/* Keeps a message of a worker that server 0 has let in already, which this server has not
- * heard of. */
+/* True if a worker's message must wait for the end of the change under way: change_keep() keeps
+ * it. */
+bool change_delays(const struct server_peer *p, const json_t *message);
 void change_keep(struct server_peer *p, const json_t *message);
 /* True if no chunk may be made of this version yet. */
 bool change_holds(const struct tern_server *s, uint64_t version);

@@ -30,7 +30,7 @@
  *                    of the step: for each loss, at most two of each remaining worker.
  *
  * On shared memory a gradient is read in the worker's memory if the job has no more slots
- * than workers, the worker has had the slot from the start, gradients are not in GPU
+ * than workers, the slot has the worker's own number, gradients are not in GPU
  * memory, and few enough are read so (IN_PLACE_MAX). A worker with more slots needs its
  * buffer for the next one, so other gradients are copied.
  *
@@ -280,7 +280,7 @@ static void all_here(struct chunk *c)
 	}
 }
 
-/* True only for the slot that a worker has had from the start, in a job with no more slots
+/* True only for the slot of the worker's own number, in a job with no more slots
  * than workers: in-place reading blocks the worker's buffer until all slots are here, and
  * a worker has at most two. Never true if gradients are in GPU memory: the updater reads
  * no other memory then. */

@@ -286,7 +286,7 @@ static int next_again_ms(const struct launch *l, int timeout_ms)
 			 ? (int)((l->next_again_ns - now_ns) / TERN_NS_PER_MS) + 1
 			 : AGAIN_MS;
 
-	if (l->failed_ns || l->sup.signal)
+	if (l->failed_ns || l->sup.signal || l->served_ns || l->safe)
 		return timeout_ms;
 	return timeout_ms < 0 || ms < timeout_ms ? ms : timeout_ms;
 }
@@ -376,6 +376,7 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 	l->missed[launch_number(l, c)] = strdup(text);
 	if (!l->loss_ns)
 		l->loss_ns = tern_clock_ns();
+	restart_late(l, c);
 	return c;
 }
 
@@ -387,7 +388,8 @@ void launch_take_came(struct launch *l, const char *who, json_t *event)
 
 	json_object_set_new(event, "who", json_string(who));
 	launch_report(l, who, json_incref(event));
-	if (i < 0 || i >= (json_int_t)l->opts.workers)
+	/* It may have died before this event was read. */
+	if (i < 0 || i >= (json_int_t)l->opts.workers || !l->sup.children[child].running)
 		return;
 	l->died[child] = l->told[child] = false;
 	free(l->missed[child]);

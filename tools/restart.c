@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define WINDOW_NS (600 * TERN_NS_PER_S)
@@ -85,12 +86,22 @@ static void set_next(struct launch *l)
 			l->next_again_ns = l->again_ns[i];
 }
 
+/* True if nobody needs another worker any more, or this process is one of several ranks. */
+static bool is_of_no_use(const struct launch *l)
+{
+	return l->failed_ns || l->sup.signal || l->served_ns || l->safe ||
+	       l->opts.all_workers != l->opts.workers;
+}
+
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes)
 {
 	unsigned i = launch_number(l, c);
 	uint64_t most = most_of(l->opts.settings);
 
-	if (c->running || !count(&l->restarts[i], most))
+	/* A worker that had said goodbye before it was killed is not lost for server 0, which
+	 * would not let another one in. */
+	if (c->running || !WIFSIGNALED(c->status) || !l->missed[i] || l->again_ns[i] ||
+		is_of_no_use(l) || !count(&l->restarts[i], most))
 		return false;
 	snprintf(text, bytes,
 		", and it is started again in %u s (restart %llu, at most %llu in 10 "
@@ -100,6 +111,17 @@ bool restart_worker(struct launch *l, const struct child *c, char *text, size_t 
 	l->again_ns[i] = tern_clock_ns() + pause_s(&l->restarts[i]) * TERN_NS_PER_S;
 	set_next(l);
 	return true;
+}
+
+void restart_late(struct launch *l, const struct child *c)
+{
+	char again[120], text[200];
+
+	if (!l->told[launch_number(l, c)] || !restart_worker(l, c, again, sizeof(again)))
+		return;
+	snprintf(text, sizeof(text), "the servers have lost %s%s", c->name, again);
+	launch_report(l, l->command->name,
+		json_pack("{ss so}", "event", "note", "text", report_text(text)));
 }
 
 /* Starts a worker again, unless processes that it has left are still there: they are
@@ -125,8 +147,7 @@ void restart_workers(struct launch *l)
 {
 	uint64_t now_ns = tern_clock_ns();
 
-	if (!l->next_again_ns || now_ns < l->next_again_ns || l->failed_ns ||
-		l->sup.signal)
+	if (!l->next_again_ns || now_ns < l->next_again_ns || is_of_no_use(l))
 		return;
 	for (unsigned i = 0; i < l->sup.child_count; i++)
 		if (l->again_ns[i] && now_ns >= l->again_ns[i])

@@ -20,9 +20,13 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
  * actions. */
 void restart_pause(const struct restarts *restarts);
 
-/* A worker of a job in sync mode was killed while others go on. True if launch_turn() will
- * start it again; text then gets ": it is started again in ...". */
+/* True if the worker was killed, server 0 has lost it and others go on: then launch_turn() will
+ * start it again, and text gets ", and it is started again in ...". In async mode the servers
+ * refuse it then, in words. */
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes);
+
+/* A server has lost the worker. If its end was told before that, it may be started again now. */
+void restart_late(struct launch *l, const struct child *c);
 
 /* Starts workers again whose time has come. Called by launch_turn(). */
 void restart_workers(struct launch *l);

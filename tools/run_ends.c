@@ -119,11 +119,13 @@ static void tell_loss(struct run *r, unsigned i)
 	const struct child *c = &r->l.sup.children[i];
 	char text[1000], how[640], again[120] = "";
 
-	if (r->l.died[i] && !r->ending && WIFSIGNALED(c->status) &&
+	if (r->l.died[i] && !r->ending && !r->l.told[i] &&
 		restart_worker(&r->l, c, again, sizeof(again)) && r->cause_of == i)
 		*r->cause = '\0';
 	if (r->l.died[i]) {
 		describe(r, c, how, sizeof(how));
+		if (*again)
+			r->reasons[i] = (struct reason){0};
 		snprintf(text, sizeof(text), "%s: the job goes on without it%s", how,
 			again);
 	} else {

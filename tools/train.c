@@ -422,7 +422,7 @@ static void on_exit_of(void *arg, struct child *c)
 	}
 	if (!launch_is_worker(&t->l, c) && t->l.safe)
 		return;
-	if (!launch_is_worker(&t->l, c) || input ||
+	if (!launch_is_worker(&t->l, c) || (input && !t->begun) ||
 		(!launch_running(&t->l, true) && !t->done)) {
 		launch_fail(&t->l);
 		return;
@@ -442,7 +442,7 @@ static void tell_loss(struct train *t, unsigned i)
 	char text[1000], how[160], again[120] = "";
 
 	supervise_describe(c, how, sizeof(how));
-	if (!alone && !t->ending && WIFSIGNALED(c->status))
+	if (!alone && !t->ending && !t->l.told[i])
 		restart_worker(&t->l, c, again, sizeof(again));
 	if (!t->l.died[i])
 		snprintf(text, sizeof(text), "%s (pid %d): %s", c->name, (int)c->pid,

@@ -287,7 +287,7 @@ def memory_stays_until_the_object_is_freed():
             until(lambda: answer(consumer.windows.remote())[1] == 0, "requests are kept")
             return [(answer(actor.windows.remote())[2], answer(actor.resident.remote())) for actor in (producer, consumer)]
 
-        before = rounds(100)
+        before = rounds(OBJECTS)  # until then the memory of Ray and of the allocator grows
         after = rounds(OBJECTS)
         for (descriptors, resident), (later, grown) in zip(before, after):
             # 1,000 objects have 100 MB.

@@ -294,12 +294,16 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 	struct tern_model model = ledger_model();
 	bool good;
 
-	if (job->losses >= job->workers)
+	if (job->losses >= job->workers && !job->returns)
 		job->losses = job->workers - 1;
 	/* Most seeds: memory for the gradient of one chunk at a time; others: for all
 	 * chunks. */
 	job->staging_bytes = seed % 5 < 4 ? 1 : 1u << 20;
 	job->plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
+	if (job->returns) { /* as many steps as the 200 records allow, so that others can come */
+		job->plan = ledger_plan(2 + (uint32_t)(seed / 3 % 4));
+		job->plan.steps = 200 / job->plan.slots;
+	}
 	if (job->async)
 		job->plan.steps = (job->ssp ? 6 : 3) * job->workers + 1;
 	if (!job->engine)

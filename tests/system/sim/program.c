@@ -78,7 +78,7 @@ struct program {
 	 * number of slots that the worker had at the start. */
 	struct tern_slot_info ahead[AHEAD];
 	int ahead_count;
-	uint32_t own_slots;
+	uint64_t own_slots; /* sum_of_slots() when `ahead` was said */
 	/* A program that is not deterministic: the tensor with a wrong gradient, how many it
 	 * has made, and whether two of one slot have been handed in. */
 	unsigned odd;
@@ -220,12 +220,29 @@ static bool is_said(
 	       said->seed == info->seed && said->batch == info->batch && !said->repeated;
 }
 
+/* Tells the worker's slots from others. A slot of a lost worker that it has not taken yet may
+ * not come: then the sum is another one each time. */
+static uint64_t sum_of_slots(const struct program *p)
+{
+	static uint64_t other;
+	const struct tern_worker *w = p->member->worker;
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < w->slot_count; i++)
+		if (!w->slots[i].taken)
+			return UINT64_MAX - other++;
+		else if (!w->slots[i].moved)
+			sum += (w->slots[i].number + 1) * 1000003ull +
+			       w->slots[i].generation * 999999937ull;
+	return sum;
+}
+
 /* The program has got a slot. `said`: the slots that came, as the session said right before
- * that. As long as no slots of a lost worker have come to this one, what the session said
- * longer ago comes, too. */
+ * that. As long as the worker has the same slots, what the session said longer ago comes,
+ * too. */
 static void check_ahead(struct program *p, const struct tern_slot_info *said, int count)
 {
-	bool undisturbed = p->member->worker->slot_count == p->own_slots;
+	bool undisturbed = sum_of_slots(p) == p->own_slots;
 	struct tern_slot_info now[AHEAD];
 	int n = tern_session_ahead(p->session, now, AHEAD);
 
@@ -239,6 +256,7 @@ static void check_ahead(struct program *p, const struct tern_slot_info *said, in
 		      : !is_said(&p->ahead[0], 1, &p->info))
 			complain(p, "gets other slots than the session said");
 	p->ahead_count = n;
+	p->own_slots = sum_of_slots(p);
 	memcpy(p->ahead, now, sizeof(now));
 }
 
@@ -731,7 +749,7 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	choose_odd(p);
 	start(p, index);
 	m->worker = session_worker(p->session);
-	p->own_slots = m->worker->slot_count;
+	p->own_slots = sum_of_slots(p);
 	p->ahead_count = tern_session_ahead(p->session, p->ahead, AHEAD);
 	return p;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scenario of jobs whose workers are simulated programs. */
+#include "base/clock.h"
 #include "tests/system/sim/ledger.h"
 #include "tests/system/sim/program.h"
 #include "tests/system/sim/scenario.h"
@@ -23,6 +24,24 @@ static void hurt_giver(struct job *j)
 	else
 		tern_sim_crash(m->process);
 	j->doomed = j->doomed || job_workers_left(j) == 0;
+}
+
+bool scenario_rejoin_session(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct job job = {.servers = 1 + (unsigned)(seed % 4),
+		.workers = 2 + (unsigned)(seed / 2 % 4),
+		.hurt_permille = 30,
+		.nap_permille = seed / 32 % 2 ? 20 : 0,
+		.all_nap = true,
+		.losses = 8,
+		.returns = 8,
+		.keeps_one = true,
+		.polite = true,
+		.reconnect_ns = 2 * TERN_NS_PER_MS,
+		.leave_ns = 100 * TERN_NS_PER_US};
+
+	program_describe(&job, seed / 2 % 3 ? 1 + (unsigned)(seed / 3 % 127) : 0);
+	return ledger_run(&job, seed, verbose, hash);
 }
 
 bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash)

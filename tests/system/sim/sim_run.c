@@ -44,6 +44,7 @@ static const struct {
 	{"leaving", scenario_leaving, 50},
 	{"start", scenario_start, 50},
 	{"rejoin", scenario_rejoin, 50},
+	{"rejoin-session", scenario_rejoin_session, 50},
 	{"snapshots", scenario_snapshots, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
