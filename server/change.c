@@ -169,8 +169,8 @@ static struct server_peer *find_ready(const struct tern_server *s, bool chosen)
 	return NULL;
 }
 
-/* Begins to count. The change lets in those that are ready now: all that another server has to say of the
- * workers in whose places they come has been heard when it says "pausing". */
+/* Begins to count answers. The change lets in those that are ready now: what another server
+ * has to say of the workers in whose places they come, it says before "pausing". */
 static void choose(struct tern_server *s)
 {
 	tern_list_for_each (n, &s->peers) {
@@ -234,8 +234,7 @@ void change_on_pause(struct server_peer *zero, const json_t *message)
 	if (!good) {
 		server_fail(s, -EPROTO,
 			"server 0 stops the steps at version %lld: expected one that is "
-			"not "
-			"made here, and below %llu",
+			"not made here, and below %llu",
 			(long long)version, (unsigned long long)s->job.steps);
 		return;
 	}
