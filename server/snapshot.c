@@ -269,8 +269,8 @@ static void copied_now(struct tern_task *task)
 static bool is_late(const struct chunk *c, uint64_t step)
 {
 	return step < c->server->job.steps &&
-	       (c->version >= step ||
-		       (c->version + 1 == step && c->state == CHUNK_APPLYING));
+	       (c->version >= step || (c->version + 1 == step &&
+					      c->state == CHUNK_APPLYING && !c->waits));
 }
 
 static void copy_at_end(struct chunk *c)
