@@ -134,6 +134,16 @@ void change_on_join(struct server_peer *p, uint32_t index, const json_t *message
 		welcome(p, index, json_integer_value(incarnation));
 }
 
+bool change_is_awaited(const struct tern_server *s)
+{
+	if (s->index == 0 || !s->to_zero || s->to_zero->gone)
+		return false;
+	tern_list_for_each (n, &s->peers)
+		if (tern_list_entry(n, struct server_peer, node)->returning)
+			return true;
+	return false;
+}
+
 void change_left(struct server_peer *p, const char *text)
 {
 	struct tern_server *s = p->server;
@@ -143,6 +153,7 @@ void change_left(struct server_peer *p, const char *text)
 	if (!p->gone)
 		server_drop(p);
 	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
+	server_maybe_end(s);
 }
 
 /* ---- stopping ---- */
@@ -430,6 +441,7 @@ static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came
 	sync_next(s);
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		hear_kept(s->workers[i]);
+	server_maybe_end(s);
 }
 
 /* ---- the change: server 0 ---- */

@@ -235,7 +235,8 @@ void server_on_bye(struct server_peer *p)
  * it knows that the results are safe. */
 void server_maybe_end(struct tern_server *s)
 {
-	if (s->over || !s->running || s->bye_count + s->lost_count < s->job.workers)
+	if (s->over || !s->running || s->bye_count + s->lost_count < s->job.workers ||
+		change_is_awaited(s))
 		return;
 	if (s->bye_count == 0) {
 		/* Server 0 may have let a worker in, of which this server does not know yet. */

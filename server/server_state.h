@@ -597,6 +597,9 @@ void change_on_gave(struct server_peer *worker, const json_t *message);
  * it. */
 bool change_delays(const struct server_peer *p, const json_t *message);
 void change_keep(struct server_peer *p, const json_t *message);
+/* True if another server must not end yet: server 0 may have let in a worker that waits for
+ * that here. When it has not, the worker goes, or server 0 does. */
+bool change_is_awaited(const struct tern_server *s);
 /* True if no chunk may be made of this version yet. */
 bool change_holds(const struct tern_server *s, uint64_t version);
 /* True if the steps stop at this version, and no gradient for it may be received. */
