@@ -41,9 +41,9 @@ static bool next_ahead(struct ahead *a, uint32_t *slot)
 	const struct tern_worker *w = a->worker;
 	const struct slot *found = NULL;
 
-	/* A spare worker gets its slots, and learns its version, from a loss, or when it was let
-	 * in during the steps. The others hear
-	 * from a server with which version the job begins. */
+	/* A spare worker gets its slots, and learns its version, from a loss, or when it is let
+	 * in during the steps. The others hear from a server with which version the job
+	 * begins. */
 	if (w->spare || !w->welcomed || w->state > WORKER_RUNNING ||
 		!find_slot(w, 0, false))
 		return false;

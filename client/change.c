@@ -72,8 +72,8 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 	if (r == -EPROTO)
 		worker_fail(w, r,
 			"server %u let this worker in with a message that cannot be "
-			"right: "
-			"expected it once, from server 0, a version from 1 to %llu, "
+			"right: expected it once, from server 0, a version from 1 to "
+			"%llu, "
 			"workers from 0 to %u and slots from 0 to %u",
 			s->index, (unsigned long long)w->job.steps - 1,
 			w->job.workers - 1, w->job.slots - 1);
@@ -149,8 +149,7 @@ static bool answer(struct worker_server *s, const json_t *number, uint64_t gener
 	if (!json_is_integer(number) || slot < 0 || slot >= w->job.slots) {
 		worker_fail(w, -EPROTO,
 			"server %u moved a slot to another worker: expected slots from 0 "
-			"to "
-			"%u",
+			"to %u",
 			s->index, w->job.slots - 1);
 		return false;
 	}

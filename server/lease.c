@@ -6,9 +6,9 @@
  * A job begins with slot i at worker i mod N. A server that loses a worker (its
  * connection ended without a goodbye, it said that it failed, it made no progress, and so
  * on) tells server 0. Server 0 decides, once for each process: the worker is lost, its
- * slots go to the live workers with the fewest slots, and if it was to evaluate and save,
- * the lowest live worker is now. All servers and all live workers are told, in the order of the
- * decisions. (After the first goodbye no slot is left to be given, and only the servers
+ * slots go to the live workers with the fewest slots, and if it was the worker that
+ * evaluates and saves, the lowest live worker does that from now on. All servers and all
+ * live workers are told, in the order of the decisions. (After the first goodbye no slot is left to be given, and only the servers
  * are told.)
  *
  * A worker that was given a slot takes it on each server when it begins to compute it,

@@ -75,12 +75,13 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
-	/* What the worker has said that must wait for a change which server 0 has decided; and
-	 * the bytes of that. */
+	/* change.c: messages of this worker that wait until the change under way is carried
+	 * out here, and their bytes. */
 	json_t *kept;
 	uint64_t kept_bytes;
-	bool is_new; /* it has come during the steps, and sent no gradient yet */
-	/* On server 0, of another server: what it has said of the change under way. */
+	bool is_new; /* the worker has come during the steps, and sent no gradient yet */
+	/* On server 0, of another server: whether that server has said "pausing" and "paused"
+	 * in the change under way. */
 	bool pausing, paused;
 	/* Number of slots that were moved away, for which the worker has not said yet with
 	 * which version it stops. */

@@ -388,7 +388,7 @@ void launch_take_came(struct launch *l, const char *who, json_t *event)
 
 	json_object_set_new(event, "who", json_string(who));
 	launch_report(l, who, json_incref(event));
-	/* It may have died before this event was read. */
+	/* A worker that has died since then is no longer the one that came. */
 	if (i < 0 || i >= (json_int_t)l->opts.workers || !l->sup.children[child].running)
 		return;
 	l->died[child] = l->told[child] = false;

@@ -16,7 +16,8 @@
 
 static const char *plugin;
 
-/* What the child has seen; in memory that both processes share. */
+/* Results of a case, which runs in a child process. This struct is in memory that the child
+ * shares with the test. */
 static struct outcome {
 	char trouble[200]; /* why the plug-in was not called */
 	char warned[600];  /* the last warning that the plug-in has logged */

@@ -497,7 +497,8 @@ static void test_in_async_mode_nobody_comes_for_a_lost_worker(void **state)
 	close_rig(&rig);
 }
 
-/* What a worker may say only if it was let in, or if a slot of its was moved. */
+/* Messages that a server refuses: from a worker that was not let in yet, and from one none of
+ * whose slots was moved. */
 static void test_nothing_untimely_is_believed(void **state)
 {
 	static const char *const texts[] = {

@@ -12,8 +12,19 @@ static void until_step(struct job *j, unsigned member, uint64_t step)
 	JOB_UNTIL(j, j->m[member].step >= step);
 }
 
-/* Server 0 sends `text` to the worker. The worker must end with the reason `why`, and so
- * must the job. */
+/* Server 0 sends `text` by this talk to member 1, which must end with the reason `why`, and
+ * so must the job. */
+static void check_refused(
+	struct job *j, struct tern_talk *talk, const char *text, const char *why)
+{
+	tern_talk_say(talk, json_loads(text, 0, NULL));
+	job_run_out(j);
+	assert_int_equal(j->m[1].status, -EPROTO);
+	assert_non_null(strstr(j->m[1].text, why));
+	job_close(j);
+}
+
+/* In a job of one server and one worker, server 0 sends `text` to the worker. */
 static void check_worker_refuses(const char *text, const char *why)
 {
 	const struct setup setup = {
@@ -22,11 +33,7 @@ static void check_worker_refuses(const char *text, const char *why)
 
 	job_start(&j, &setup);
 	until_step(&j, 1, 5);
-	tern_talk_say(&j.m[0].server->workers[0]->talk, json_loads(text, 0, NULL));
-	job_run_out(&j);
-	assert_int_equal(j.m[1].status, -EPROTO);
-	assert_non_null(strstr(j.m[1].text, why));
-	job_close(&j);
+	check_refused(&j, &j.m[0].server->workers[0]->talk, text, why);
 }
 
 static void test_a_worker_believes_no_number_that_cannot_be(void **state)
@@ -75,12 +82,7 @@ static void check_server_refuses(const char *decision, const char *why)
 
 	job_start(&j, &setup);
 	until_step(&j, 2, 5);
-	tern_talk_say(
-		&others_find(j.m[0].server, 1)->talk, json_loads(decision, 0, NULL));
-	job_run_out(&j);
-	assert_int_equal(j.m[1].status, -EPROTO);
-	assert_non_null(strstr(j.m[1].text, why));
-	job_close(&j);
+	check_refused(&j, &others_find(j.m[0].server, 1)->talk, decision, why);
 }
 
 static void test_a_server_believes_no_decision_that_cannot_be(void **state)

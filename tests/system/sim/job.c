@@ -309,7 +309,7 @@ static void hurt(struct job *j)
 
 	if (j->keeps_one && m && was_let_in(m) && job_workers_left(j) == 1)
 		return;
-	/* One that has just come is mostly spared until it takes part. */
+	/* A worker that has come is mostly spared until it was let in. */
 	if (m && !was_let_in(m) && tern_sim_dice(j->sim, 800))
 		return;
 	if (j->losses && m) {

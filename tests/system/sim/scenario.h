@@ -53,8 +53,8 @@ bool scenario_leaving(uint64_t seed, bool verbose, uint64_t *hash);
 /* Workers are lost during the steps, and others come in their places: the result must have
  * the same bytes. */
 bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash);
-/* The same of jobs as those of scenario_session(), in sync mode, with their checks; some of
- * their servers have no parameters. */
+/* Jobs of scenario_session(), in sync mode and with its checks, whose workers are lost and
+ * replaced as in scenario_rejoin(). Some servers have no parameters. */
 bool scenario_rejoin_session(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Workers are lost before the training steps begin, and others take their places: the
