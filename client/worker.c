@@ -78,10 +78,17 @@ static void close_all(struct tern_worker *w, const char *type)
 
 		if (!s->peer || s->gone)
 			continue;
-		tern_talk_say(
-			&s->talk, json_pack("{s:s, s:o, s:b, s:I}", "type", type, "text",
-					  tern_talk_text(w->text), "save", w->interrupted,
-					  "finisher", (json_int_t)w->finisher));
+		if (!s->up) { /* nobody is there to be told */
+			s->gone = true;
+			tern_talk_close(&s->talk);
+			tern_peer_free(TERN_TAKE(s->peer));
+			continue;
+		}
+		tern_talk_say(&s->talk,
+			json_pack("{s:s, s:o, s:b, s:I, s:b}", "type", type, "text",
+				tern_talk_text(w->text), "save", w->interrupted,
+				"finisher", (json_int_t)w->finisher, "back",
+				w->status == -EAGAIN));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -210,6 +217,18 @@ static void may_leave(struct tern_worker *w, const json_t *message)
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
 }
 
+/* True if this worker may be made anew, as its servers may. */
+static bool goes_back(const struct tern_worker *w)
+{
+	return w->opts.goes_back && (w->opts.returns || w->back_is_possible);
+}
+
+/* The status of what may be otherwise in a moment, for a worker that has been in the job. */
+static int or_again(const struct tern_worker *w, int status)
+{
+	return goes_back(w) && w->opts.returns ? -EAGAIN : status;
+}
+
 static void aborted(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
@@ -222,8 +241,11 @@ static void aborted(struct worker_server *s, const json_t *message)
 	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
 		json_integer_value(finisher) < w->job.workers)
 		w->finisher = (uint32_t)json_integer_value(finisher);
-	worker_fail(w, -ECANCELED, "server %u ended the job: %s", s->index,
-		text ? text : "no reason given");
+	worker_fail(w,
+		w->opts.goes_back && json_is_true(json_object_get(message, "back"))
+			? -EAGAIN
+			: -ECANCELED,
+		"server %u ended the job: %s", s->index, text ? text : "no reason given");
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
@@ -269,6 +291,61 @@ static void receive_first(struct tern_worker *w, uint64_t version)
 	versions_receive(w, version);
 }
 
+/* A server begins with another snapshot than the first that has said welcome. All are told with
+ * which one server 0 begins, if it is one of the two. */
+static void differs(struct worker_server *s, uint64_t version, json_int_t number)
+{
+	struct tern_worker *w = s->worker;
+	bool zero = s->index == 0, other = w->servers[0].welcome;
+
+	for (uint32_t i = 1; (zero || other) && i < w->job.server_count; i++)
+		if (!w->servers[i].gone)
+			tern_talk_say(&w->servers[i].talk,
+				json_pack("{s:s, s:s, s:[I, I]}", "type", "failed",
+					"text",
+					"the servers begin with different snapshots",
+					"begins",
+					(json_int_t)(zero ? version : w->first_version),
+					zero ? number : w->first_number));
+	worker_give_up(w, or_again(w, -EINVAL),
+		"server %u begins with snapshot %llu-%08llx, and another server with "
+		"%llu-%08llx: all servers need the same --resume",
+		s->index, (unsigned long long)version, (unsigned long long)number,
+		(unsigned long long)w->first_version,
+		(unsigned long long)w->first_number);
+}
+
+/* A server's new address is known. */
+static void moved(struct worker_server *from, const json_t *message)
+{
+	struct tern_worker *w = from->worker;
+	const char *address = json_string_value(json_object_get(message, "address"));
+	const json_t *number = json_object_get(message, "server");
+	json_int_t i = json_integer_value(number);
+
+	if (!json_is_integer(number) || i < 0 || i >= w->job.server_count || !address ||
+		strlen(address) >= sizeof(w->job.servers[0]) ||
+		strcmp(address, w->job.servers[i]) == 0)
+		return;
+	if (w->opts.moved)
+		w->opts.moved(w->opts.arg, (uint32_t)i, address);
+	if (w->opts.goes_back && w->state == WORKER_JOINING && !w->servers[i].welcome)
+		worker_give_up(
+			w, -EAGAIN, "server %u is at %s now", (unsigned)i, address);
+}
+
+/* A server refuses this worker. */
+static void refused(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	const char *text = json_string_value(json_object_get(message, "text"));
+	bool later = json_is_true(json_object_get(message, "later"));
+
+	worker_give_up(w, later ? or_again(w, -EINVAL) : -EINVAL,
+		"server %u refused this worker: %s", s->index,
+		text ? text : "no reason given");
+}
+
 static void welcomed(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
@@ -283,18 +360,15 @@ static void welcomed(struct worker_server *s, const json_t *message)
 			s->index, (long long)version, (unsigned long long)w->job.steps);
 		return;
 	}
+	if (json_is_true(json_object_get(message, "back")))
+		w->back_is_possible = w->opts.goes_back;
 	if (w->welcomed &&
 		(w->first_version != (uint64_t)version || w->first_number != number)) {
-		worker_fail(w, -EINVAL,
-			"server %u begins with snapshot %lld-%08llx, and another server "
-			"with %llu-%08llx: all servers need the same --resume",
-			s->index, (long long)version, (unsigned long long)number,
-			(unsigned long long)w->first_version,
-			(unsigned long long)w->first_number);
+		differs(s, (uint64_t)version, number);
 		return;
 	}
 	if (w->welcomed && w->joined_late != late) {
-		worker_fail(w, -EPROTO,
+		worker_fail(w, or_again(w, -EPROTO),
 			"server %u says that the steps %s begun, and another server says "
 			"otherwise",
 			s->index, late ? "have" : "have not");
@@ -336,7 +410,6 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
 	struct tern_worker *w = s->worker;
 	const char *type = tern_talk_type(message);
-	const char *text = json_string_value(json_object_get(message, "text"));
 
 	if (w->over)
 		return;
@@ -347,8 +420,9 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "again") == 0 && !s->welcome) {
 		join_again(s);
 	} else if (strcmp(type, "refused") == 0) {
-		worker_give_up(w, -EINVAL, "server %u refused this worker: %s", s->index,
-			text ? text : "no reason given");
+		refused(s, message);
+	} else if (strcmp(type, "address") == 0) {
+		moved(s, message);
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
 	} else if (strcmp(type, "leave") == 0 && w->leaving) {
@@ -395,6 +469,7 @@ static void server_event(
 	struct tern_worker *w = s->worker;
 	char why[200];
 
+	s->up = s->up || event == TERN_PEER_UP;
 	if (event != TERN_PEER_DOWN)
 		return;
 	s->gone = true;
@@ -403,14 +478,18 @@ static void server_event(
 	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
-		worker_give_up(w, status, "server %u at %s: cannot be reached: %s",
-			s->index, w->job.servers[s->index],
+		worker_give_up(w, s->up ? or_again(w, status) : status,
+			"server %u at %s: cannot be reached: %s", s->index,
+			w->job.servers[s->index],
 			tern_peer_why(peer, status, why, sizeof(why)));
 	/* Perhaps the server works, and only the path from this worker to it has failed.
 	 * So this worker gives up alone: if the server has failed, the other workers
 	 * notice it. */
 	else
-		worker_give_up(w, status ? status : -EPIPE,
+		worker_give_up(w,
+			goes_back(w) ? -EAGAIN
+			: status     ? status
+				     : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,
 			w->job.servers[s->index],
 			status ? tern_status_text(status) : "it left too early",

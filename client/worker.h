@@ -78,6 +78,13 @@ struct tern_worker_opts {
 	struct tern_vector_memory memory;
 	const struct tern_ps_job *job; /* copied */
 	uint32_t index;
+	/* The worker may go back with its job: if that goes back to a snapshot (server/back.c),
+	 * ended() has the status -EAGAIN, and a worker that is made anew, with the servers'
+	 * new addresses (moved()), takes this one's place. */
+	bool goes_back;
+	/* Such a worker: its job has begun before. So what a server cannot do now it may do in a
+	 * moment, and ended() has -EAGAIN for that, too. */
+	bool returns;
 	/* Values of the tensors whose `init` is TERN_INIT_GIVEN, by the numbers that they have
 	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor.
 	 * Such jobs have their parameters in host memory. */
@@ -108,6 +115,10 @@ struct tern_worker_opts {
 	/* Server 0 has decided that another worker is lost; `text` says why, and
 	 * what this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
+	/* A server is at a new address, which is valid during the call: another one has taken its
+	 * place, or will. Before the steps the worker then ends with -EAGAIN, if it goes_back.
+	 * May be NULL. */
+	void (*moved)(void *arg, uint32_t server, const char *address);
 	/* No step was done for 10 s (again after 20 s, 40 s, and so on); `text` says what
 	 * this worker waits for. May be NULL. */
 	void (*waiting)(void *arg, const char *text);
@@ -118,8 +129,8 @@ struct tern_worker_opts {
 	 * works, or the end has come and nothing is saved. Called once for each of the
 	 * two; may be NULL. */
 	void (*unsaved)(void *arg, const char *text);
-	/* The end, reported once: 0 and results, or a status and a sentence. The
-	 * worker must be freed afterwards, but not inside this call. */
+	/* The end, reported once: 0 and results, or a status (-EAGAIN: goes_back) and a
+	 * sentence. The worker must be freed afterwards, but not inside this call. */
 	void (*ended)(void *arg, int status, const char *text,
 		const struct tern_worker_results *results);
 	void *arg;

@@ -44,6 +44,7 @@ struct worker_server {
 	struct tern_talk talk;
 	struct tern_channel *data;
 	uint32_t index;
+	bool up; /* the connection was there once */
 	bool welcome, gone;
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
@@ -160,6 +161,7 @@ struct tern_worker {
 	uint64_t own_version;
 	json_int_t first_number; /* of the snapshot */
 	bool welcomed;
+	bool back_is_possible; /* opts.goes_back, and the servers may go back, too */
 	/* change.c: a random number of this process; whether it has joined during the steps;
 	 * slots that were moved away, until all servers have asked about them. */
 	uint64_t incarnation;

@@ -95,9 +95,10 @@ static void welcome(struct server_peer *p, uint32_t index, json_int_t incarnatio
 	p->index = index;
 	p->incarnation = (uint64_t)incarnation;
 	guests_leave(p);
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b}", "type", "welcome",
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b}", "type", "welcome",
 					"version", (json_int_t)s->first_version, "number",
-					(json_int_t)s->first_number, "running", 1));
+					(json_int_t)s->first_number, "back",
+					s->opts.goes_back, "running", 1));
 }
 
 /* True if the process was perhaps killed, which this server will then know soon. */
@@ -127,7 +128,7 @@ void change_on_join(struct server_peer *p, uint32_t index, const json_t *message
 		 (other && may_be_lost_soon(other)) || is_sending_to(s, index))
 		guests_ask_later(p);
 	else if (!holder->lost || other)
-		server_refuse(p, "worker %u has joined already", index);
+		server_refuse_now(p, "worker %u has joined already", index);
 	else if (!json_is_integer(incarnation))
 		server_refuse(p, "incarnation: expected an integer");
 	else

@@ -74,6 +74,7 @@ void guests_end(struct tern_server *s)
 static void guest_free(struct server_peer *p)
 {
 	free(p->pull);
+	free(p->address);
 	json_decref(p->kept);
 	if (!p->freed)
 		tern_peer_free(p->peer);

@@ -19,6 +19,7 @@ enum speaker {
 	SERVER = 4,     /* on server 0: another server of the job */
 	ZERO = 8,       /* on the other servers: server 0 */
 	RETURNING = 16, /* a worker that joins during the steps (change.c) */
+	NEWCOMER = 32,  /* a server that has told its address (members.c) */
 };
 
 enum when {
@@ -106,6 +107,7 @@ static const struct word {
 } words[] = {
 	{"join", GUEST, ANY_TIME, join_on_join},
 	{"peer", GUEST, ANY_TIME, join_on_peer},
+	{"address", GUEST, ANY_TIME, members_on_address},
 	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"ready", RETURNING, SYNC_STEPS, change_on_ready},
@@ -137,6 +139,7 @@ static const struct word {
 	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
 	{"snapshot", ZERO, SYNC_MODE, snapshots_on_begin},
 	{"snapshot_wanted", SERVER, SYNC_MODE, on_snapshot_wanted},
+	{"leaving", SERVER, SYNC_STEPS, back_on_leaving},
 	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
 	{"refused", ZERO, ANY_TIME, on_abort_by_zero},
@@ -150,6 +153,8 @@ static enum speaker speaker_of(const struct server_peer *p)
 		return SERVER;
 	if (p->returning)
 		return RETURNING;
+	if (p->address)
+		return NEWCOMER;
 	return p->is_worker ? WORKER : GUEST;
 }
 
@@ -166,6 +171,8 @@ static const char *name_of(enum speaker speaker)
 		return "server 0";
 	case RETURNING:
 		return "a worker that is not let in yet";
+	case NEWCOMER:
+		return "a server that has told its address";
 	}
 	tern_never("unknown kind of sender");
 }

@@ -190,12 +190,14 @@ static void welcome(struct server_peer *p)
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I}", "type", "welcome", "version",
-					(json_int_t)s->first_version, "number",
-					(json_int_t)s->first_number));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:I, s:b}", "type", "welcome", "version",
+			(json_int_t)s->first_version, "number",
+			(json_int_t)s->first_number, "back", s->opts.goes_back));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);
+	start_count_absent(s);
 	if (start_all_here(s))
 		join_meet_zero(s);
 	start_maybe(s);
@@ -250,7 +252,7 @@ static void want_place(struct server_peer *p, uint32_t index, const json_t *mess
 	else if (p->server->running)
 		change_on_join(p, index, message);
 	else
-		server_refuse(p, "worker %u has joined already", index);
+		server_refuse_now(p, "worker %u has joined already", index);
 }
 
 void join_on_join(struct server_peer *p, const json_t *message)
@@ -260,6 +262,7 @@ void join_on_join(struct server_peer *p, const json_t *message)
 	bool first = !s->has_job;
 	uint32_t index;
 
+	members_tell(p);
 	if (resume_is_searching(s)) {
 		guests_ask_later(p);
 		return;
@@ -306,7 +309,7 @@ static bool is_one_of_us(const struct server_peer *p, uint32_t index,
 	}
 	if (tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why))
 		return false;
-	if (!others_find(s, index))
+	if (!others_find(s, index) || s->opts.goes_back)
 		return true;
 	snprintf(why->text, sizeof(why->text), "server %u has joined already", index);
 	return false;
@@ -329,6 +332,15 @@ static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	return false;
 }
 
+/* True if another server begins with the same snapshot. */
+static bool begins_alike(const struct tern_server *s, const json_t *message)
+{
+	return json_integer_value(json_object_get(message, "version")) ==
+		       (json_int_t)s->first_version &&
+	       json_integer_value(json_object_get(message, "number")) ==
+		       (json_int_t)s->first_number;
+}
+
 /* True if server `index` begins with the same version, and takes snapshots if this one does. */
 static bool saves_alike(const struct tern_server *s, uint32_t index,
 	const json_t *message, struct tern_ps_text *why)
@@ -343,8 +355,7 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 			"all "
 			"servers the same directory",
 			index, takes ? "with" : "without", takes ? "without" : "with");
-	else if (version != (json_int_t)s->first_version ||
-		 number != (json_int_t)s->first_number)
+	else if (!begins_alike(s, message))
 		snprintf(why->text, sizeof(why->text),
 			"server %u begins with snapshot %lld-%08llx, and server 0 with "
 			"%llu-%08x: all servers need the same --resume",
@@ -386,8 +397,14 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 
 	if (!p->server->has_job) {
 		start_send_away(p);
+	} else if (p->server->opts.goes_back && !begins_alike(p->server, message)) {
+		back_send_away(p);
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);
+	} else if (others_find(p->server, index)) {
+		/* The former one of this number has gone back, or was lost, which this server
+		 * will know soon. */
+		start_send_away(p);
 	} else {
 		p->is_server = true;
 		p->index = index;

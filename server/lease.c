@@ -337,6 +337,8 @@ void lease_on_failed(struct server_peer *p, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
 
+	if (back_on_other_snapshot(p, message))
+		return;
 	lease_lost(
 		p, false, "%s: %s", tern_peer_name(p->peer), text ? text : "it gave up");
 }

@@ -32,7 +32,7 @@ void others_lost(struct server_peer *p, int status, const char *name)
 	} else if (!s->running) {
 		p->is_server = false;
 	} else if (status && s->bye_count == 0) {
-		server_fail(s, status, "%s is gone: %s", name, tern_status_text(status));
+		back_or_fail(s, status, "%s is gone: %s", name, tern_status_text(status));
 	} else {
 		snapshots_on_lost(s, p->index);
 		server_maybe_end(s);

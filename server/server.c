@@ -82,8 +82,11 @@ static void tell_end(struct tern_server *s)
 	tern_timer_clear(s->opts.ctx, &s->end_timer);
 	tern_timer_clear(s->opts.ctx, &s->late_timer);
 	tern_timer_clear(s->opts.ctx, &s->progress_timer);
+	tern_timer_clear(s->opts.ctx, &s->back_timer);
+	tern_timer_clear(s->opts.ctx, &s->absent_timer);
 	snapshots_end(s);
 	guests_end(s);
+	members_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
 
@@ -107,14 +110,14 @@ static void say_end(struct server_peer *p)
 	const struct tern_server *s = p->server;
 
 	if (!server_has_joined(p) || p->returning) {
-		server_refuse(p, "the server is ending");
+		server_refuse_now(p, "the server is ending");
 		return;
 	}
 	if (s->status < 0)
-		tern_talk_say(
-			&p->talk, json_pack("{s:s, s:o, s:b, s:I}", "type", "abort",
-					  "text", tern_talk_text(s->text), "save",
-					  s->save, "finisher", (json_int_t)s->finisher));
+		tern_talk_say(&p->talk,
+			json_pack("{s:s, s:o, s:b, s:I, s:b}", "type", "abort", "text",
+				tern_talk_text(s->text), "save", s->save, "finisher",
+				(json_int_t)s->finisher, "back", s->status == -EAGAIN));
 	tern_peer_close(p->peer);
 }
 
@@ -135,10 +138,8 @@ static void leave(struct tern_server *s)
 	tern_defer(s->opts.ctx, &s->end_call);
 }
 
-void server_fail(struct tern_server *s, int status, const char *fmt, ...)
+void server_fail_args(struct tern_server *s, int status, const char *fmt, va_list ap)
 {
-	va_list ap;
-
 	if (s->over)
 		return;
 	s->over = true;
@@ -146,10 +147,17 @@ void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	s->save = s->save || s->interrupting;
 	if (s->index == 0)
 		s->finisher = leaving_finisher(s);
-	va_start(ap, fmt);
 	vsnprintf(s->text, sizeof(s->text), fmt, ap);
-	va_end(ap);
 	leave(s);
+}
+
+void server_fail(struct tern_server *s, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	server_fail_args(s, status, fmt, ap);
+	va_end(ap);
 }
 
 void server_interrupt(struct tern_server *s, const char *why)
@@ -160,7 +168,9 @@ void server_interrupt(struct tern_server *s, const char *why)
 
 void tern_server_stop(struct tern_server *s, const char *why, bool save)
 {
-	if (save)
+	if (save && back_is_possible(s))
+		back_leave(s, why);
+	else if (save)
 		leaving_interrupt(s, why);
 	else
 		server_fail(s, -ECANCELED, "%s", why);
@@ -170,27 +180,46 @@ void tern_server_stop(struct tern_server *s, const char *why, bool save)
 
 bool server_has_joined(const struct server_peer *p)
 {
-	return p->is_worker || p->is_server || p->returning || p == p->server->to_zero;
+	return p->is_worker || p->is_server || p->returning || p->address ||
+	       p == p->server->to_zero;
 }
 
-void server_refuse(struct server_peer *p, const char *fmt, ...)
+static void refuse(struct server_peer *p, bool later, const char *fmt, va_list ap)
+	__attribute__((format(printf, 3, 0)));
+
+static void refuse(struct server_peer *p, bool later, const char *fmt, va_list ap)
 {
 	char text[400];
-	va_list ap;
 
-	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
 	p->refused = true;
 	p->returning = p->ready = p->chosen = false;
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
 			p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:o}", "type", "refused", "text", tern_talk_text(text)));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:o, s:b}", "type", "refused", "text",
+					tern_talk_text(text), "later", later));
 	tern_peer_close(p->peer);
 	guests_refused(p);
+}
+
+void server_refuse(struct server_peer *p, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	refuse(p, false, fmt, ap);
+	va_end(ap);
+}
+
+void server_refuse_now(struct server_peer *p, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	refuse(p, true, fmt, ap);
+	va_end(ap);
 }
 
 /* Cuts p off: closes its connection at once, without a goodbye. No event of p is reported
@@ -241,7 +270,7 @@ void server_maybe_end(struct tern_server *s)
 	if (s->bye_count == 0) {
 		/* Server 0 may have let a worker in, of which this server does not know yet. */
 		if (s->index == 0 || s->to_zero->gone)
-			server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
+			back_or_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 		return;
 	}
 	if (snapshots_hold_end(s)) {
@@ -272,6 +301,8 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 		p->server->finisher = json_integer_value(finisher);
 	if ((!p->server->running && p->is_worker) || p->returning)
 		lease_lost(p, false, "%s", why);
+	else if (json_is_true(json_object_get(message, "back")))
+		back_or_fail(p->server, -ECANCELED, "%s", why);
 	else if (save && p->server->index == 0)
 		leaving_interrupt(p->server, why);
 	else if (save)
@@ -311,6 +342,8 @@ static void on_event(
 				status ? tern_status_text(status) : "it left too early");
 		if (p->is_server && server_has_joined(p))
 			others_lost(p, status, tern_peer_name(peer));
+		if (p->address)
+			members_left(p);
 		tern_defer(s->opts.ctx, &s->end_call);
 		break;
 	}
@@ -402,8 +435,11 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 			opts->ctx, opts->listen, &peer, on_accept, s, &s->listener);
 	if (r == 0)
 		r = resume_init(s);
+	if (r == 0)
+		r = members_init(s);
 	if (r < 0) {
 		tern_listener_free(s->listener);
+		members_fini(s);
 		resume_fini(s);
 		tern_pool_free(s->talk_pool);
 		tern_pool_free(s->staging);
@@ -423,6 +459,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 {
 	*out = s->stats;
 	out->has_job = s->has_job;
+	out->index = s->has_job ? s->index : s->opts.index;
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
@@ -443,9 +480,11 @@ void tern_server_free(struct tern_server *s)
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
 		free(p->pull);
+		free(p->address);
 		json_decref(p->kept);
 		free(p);
 	}
+	members_fini(s);
 	join_forget_job(s);
 	resume_fini(s);
 	tern_pool_free(s->talk_pool);

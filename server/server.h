@@ -58,6 +58,7 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 
 struct tern_server_stats {
 	bool has_job;   /* a worker has joined */
+	uint32_t index; /* number of this server */
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
@@ -86,6 +87,23 @@ struct tern_server_opts {
 	/* Limit of parameters and state, in async mode also of the workers' gradients
 	 * and copies; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
+	/*
+	 * The job may go back: if a process is lost without which it cannot go on (a server, or
+	 * the last worker), and the servers take snapshots, all of its processes end, and meet
+	 * again. ended() has the status -EAGAIN then: another server, made with the same
+	 * options and the newest snapshot, takes this one's place.
+	 */
+	bool goes_back;
+	bool returns; /* the job has begun before, and was to go back */
+	/* The steps begin although workers have not come, if at least one has, for so long: their
+	 * slots are others' until they come. 0: the steps begin with all workers. */
+	uint64_t absent_ns;
+	/* Addresses of other servers of a job that has lost server `index`: this one comes in
+	 * its place, and tells them its own address (members.c). The array is used until
+	 * tern_server_new() returns, its strings until the server is freed. */
+	const char *const *members;
+	uint32_t member_count;
+	uint32_t index; /* number of this server, before a job tells it */
 	/* Number of workers that a job must have; 0: any. */
 	uint32_t workers;
 	/* Largest number of connected peers that have not joined the job; if one more
@@ -122,8 +140,8 @@ struct tern_server_opts {
 	 * on; `text` says so. May be NULL. */
 	void (*came)(void *arg, uint32_t worker, const char *text);
 	/*
-	 * The end, reported once: 0 if all workers have what they need, or a status and a
-	 * sentence that names the process and the reason. The server must be freed
+	 * The end, reported once: 0 if all workers have what they need, or a status (-EAGAIN:
+	 * opts.goes_back) and a sentence that names the process and the reason. The server must be freed
 	 * afterwards, but not inside this call.
 	 */
 	void (*ended)(void *arg, int status, const char *text);
@@ -141,7 +159,8 @@ void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
 
 /* Ends the job: `why` is sent to the workers, then ended() is called with -ECANCELED.
  * `save`: one worker saves the present parameters, if the steps have begun; a server
- * other than 0 then first asks server 0 which one. */
+ * other than 0 then first asks server 0 which one. But a job that may go back (goes_back)
+ * takes a snapshot instead, and then goes back to it, which ended() is told. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
 /* Takes a snapshot now, if the options have a directory and the steps have begun. Any server

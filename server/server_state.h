@@ -11,6 +11,8 @@
  *     lease.c   which worker computes which slot, and what happens when a worker is lost
  *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
+ *     back.c    a lost or ended server: the job goes back to a snapshot
+ *     members.c servers that come in the place of lost ones, at new addresses
  *     spare.c   workers without a slot
  *     change.c  workers that join during the steps
  *     start.c   the time until the steps begin: workers that leave before, and the start
@@ -88,6 +90,9 @@ struct server_peer {
 	uint32_t moved_count;
 	uint32_t marks_count; /* skip.c: receives of this worker's marks under way */
 	bool left;            /* the worker left before the steps began, see start.c */
+	bool absent;          /* stands for a worker that has not come (start.c) */
+	/* Of a server in the place of a lost one: where it is (members.c); NULL: it is none. */
+	char *address;
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	uint32_t index; /* number of this worker or server in the job */
@@ -378,9 +383,16 @@ struct tern_server {
 	uint32_t roll_count; /* roll calls without a decision */
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
 	char interrupt_text[400];
-	char leave_text[300];          /* why the last worker leaves that said so */
-	struct tern_timer zero_timer;  /* start.c: next attempt to reach server 0 */
-	struct tern_timer start_timer; /* start.c: next note about missing processes */
+	char leave_text[300]; /* why the last worker leaves that said so */
+	/* back.c: the job goes back as soon as a snapshot is published, for this reason, or
+	 * when the timer fires; "": it does not. */
+	char back_text[300];
+	struct tern_timer back_timer;
+	struct member_link *member_links; /* members.c; NULL: there are none */
+	struct tern_timer zero_timer;     /* start.c: next attempt to reach server 0 */
+	struct tern_timer start_timer;    /* start.c: next note about missing processes */
+	struct tern_timer
+		absent_timer; /* start.c: begins without those that are missing */
 	uint32_t again_count; /* start.c: how often server 0 said "again" in a row */
 
 	struct tern_ps_job job;
@@ -450,6 +462,9 @@ struct tern_server {
 /* server.c */
 void server_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* The same, with the arguments in `ap`. */
+void server_fail_args(struct tern_server *s, int status, const char *fmt, va_list ap)
+	__attribute__((format(printf, 3, 0)));
 /* Ends the job immediately, because a process was asked to end. The finisher saves the
  * present parameters. */
 void server_interrupt(struct tern_server *s, const char *why);
@@ -457,6 +472,9 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 void server_on_bye(struct server_peer *p);
 void server_maybe_end(struct tern_server *s);
 void server_refuse(struct server_peer *p, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* The same, but the peer may try again, if it has reason to think that this will change. */
+void server_refuse_now(struct server_peer *p, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void server_drop(struct server_peer *p);
 void server_broken(struct tern_talk *talk, int status);
@@ -627,6 +645,8 @@ bool start_may_have_begun(const struct tern_server *s);
 /* Called when a lost connection was restored: perhaps the start has waited for it. */
 void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
+/* Called when a worker has joined: opts.absent_ns counts from the first one. */
+void start_count_absent(struct tern_server *s);
 /* Writes for which processes the start waits. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
@@ -666,6 +686,34 @@ void leaving_interrupt(struct tern_server *s, const char *why);
 /* For an interrupted job: the worker that saves; -1: the steps have not begun, or no
  * worker is left. */
 int64_t leaving_finisher(const struct tern_server *s);
+
+/* back.c */
+/* Ends the job, because a process is lost without which it cannot go on. If opts.goes_back, it
+ * goes back to its newest snapshot. */
+void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* True if the job may go back, and its steps have begun, now or before. */
+bool back_is_possible(const struct tern_server *s);
+/* This server was asked to end: goes back when a snapshot is published. */
+void back_leave(struct tern_server *s, const char *why);
+void back_on_leaving(struct server_peer *server, const json_t *message);
+/* No snapshot is being taken any more. */
+void back_maybe(struct tern_server *s);
+/* Server 0: another server has found another snapshot, and is to search again. */
+void back_send_away(struct server_peer *server);
+/* A worker has found that another server begins with another snapshot than this one: if that
+ * is server 0, this one searches again. True: it does. */
+bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
+
+/* members.c */
+int members_init(struct tern_server *s);
+void members_end(struct tern_server *s);
+void members_fini(struct tern_server *s);
+void members_on_address(struct server_peer *p, const json_t *message);
+/* Tells a worker the new addresses of servers. */
+void members_tell(struct server_peer *worker);
+/* The connection with a server that has told its address has ended. */
+void members_left(struct server_peer *p);
 
 /* spare.c */
 void spare_start(struct tern_server *s);

@@ -62,6 +62,7 @@ void snapshots_cleaned(struct tern_server *s)
 	snapshots_enter(s->snapshots, SNAPSHOTS_IDLE);
 	tern_timer_clear(s->opts.ctx, &s->snapshots->slow_timer);
 	next_due(s);
+	back_maybe(s);
 	server_maybe_end(s);
 }
 

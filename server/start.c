@@ -14,11 +14,17 @@
  * again when all workers have joined anew. Server 0 also says "again" while it has no job
  * to compare a server's with: it stores nothing for a process that merely claims to be a
  * server.
+ *
+ * A job that goes on from a snapshot need not wait for workers that do not come any more
+ * (opts.absent_ns). Each server by itself puts a peer without a connection in the place of such a
+ * worker, as if it had come and left. So it is lost when the steps begin, and may come later
+ * (change.c).
  */
 #include "server/server_state.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -29,7 +35,7 @@
 bool start_has_workers(const struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (s->workers[i])
+		if (s->workers[i] && !s->workers[i]->absent)
 			return true;
 	return false;
 }
@@ -45,6 +51,7 @@ static void free_place(struct server_peer *p)
 	s->joined_count -= p->welcome;
 	p->is_worker = p->welcome = false;
 	server_tell_joined(s);
+	start_count_absent(s);
 	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees p */
 }
 
@@ -69,6 +76,10 @@ void start_forget(struct tern_server *s)
 			start_send_away(p);
 	}
 	server_note(s, "the job is forgotten: all its workers have left");
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i]) /* it is `absent` */
+			free_place(s->workers[i]);
+	tern_timer_clear(s->opts.ctx, &s->absent_timer);
 	join_forget_job(s);
 }
 
@@ -131,7 +142,7 @@ void start_again(struct tern_server *s)
 	if (!zero->gone)
 		tern_peer_close(zero->peer);
 	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (s->workers[i] && s->workers[i]->left) {
+		if (s->workers[i] && s->workers[i]->left && !s->workers[i]->absent) {
 			server_note(s, "worker %u has left before the start", i);
 			free_place(s->workers[i]);
 		}
@@ -194,6 +205,73 @@ void start_wait(struct tern_server *s)
 	tern_timer_set(s->opts.ctx, &s->start_timer, tern_now_ns(s->env) + WAITING_NS);
 }
 
+/* ---- workers that do not come ---- */
+
+/* A worker that has come, and so knows where server 0 is. */
+static const struct server_peer *find_present(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i] && !s->workers[i]->absent)
+			return s->workers[i];
+	return NULL;
+}
+
+/* Puts a peer without a connection in the worker's place. */
+static int set_absent(
+	struct tern_server *s, uint32_t index, const struct server_peer *present)
+{
+	struct server_peer *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return -ENOMEM;
+	p->server = s;
+	p->index = index;
+	p->is_worker = p->welcome = p->absent = p->left = p->gone = p->freed = true;
+	p->talk.closed = true;
+	memcpy(p->zero, present->zero, sizeof(p->zero));
+	tern_list_push(&s->peers, &p->node);
+	s->workers[index] = p;
+	s->joined_count++;
+	return 0;
+}
+
+static void begin_without(struct tern_timer *timer)
+{
+	struct tern_server *s =
+		tern_container_of(timer, struct tern_server, absent_timer);
+	const struct server_peer *present;
+	char names[200];
+	int r = 0;
+
+	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
+		return;
+	present = find_present(s);
+	if (!present || s->joined_count == s->job.workers)
+		return;
+	start_name_missing(s, names, sizeof(names));
+	server_note(
+		s, "begins without %s: slots of absent workers go to the others", names);
+	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)
+		if (!s->workers[i])
+			r = set_absent(s, i, present);
+	if (r < 0) {
+		server_fail(s, r, "no memory to begin without a worker");
+		return;
+	}
+	if (start_all_here(s))
+		join_meet_zero(s);
+	start_maybe(s);
+}
+
+void start_count_absent(struct tern_server *s)
+{
+	if (!s->opts.absent_ns || s->absent_timer.place)
+		return;
+	s->absent_timer.fire = begin_without;
+	tern_timer_set(
+		s->opts.ctx, &s->absent_timer, tern_now_ns(s->env) + s->opts.absent_ns);
+}
+
 /* ---- the start ---- */
 
 bool start_all_here(const struct tern_server *s)
@@ -233,7 +311,8 @@ static void start(struct tern_server *s)
 	spare_start(s);
 	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)
 		if (s->workers[i]->left)
-			lease_lost(s->workers[i], false, "worker %u has left", i);
+			lease_lost(s->workers[i], false, "worker %u has %s", i,
+				s->workers[i]->absent ? "not come" : "left");
 	if (s->over)
 		return;
 	given_start(s);

@@ -124,6 +124,14 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 		"lost; then other workers compute its slots",                            \
 		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
 
+/* A row for `tern server` and `tern worker`; `field` is a uint64_t. */
+#define SERVER_WAIT_OPTION(settings, field)                                              \
+	OPTION(COUNT, "server-wait", "S",                                                \
+		"if a server of a job with --snapshots is lost, wait up to S seconds "   \
+		"for it to be started again, and go on from the newest snapshot; 0: "    \
+		"end at once",                                                           \
+		settings, field, .initial = "600", .max = 86400)
+
 /*
  * Checks what the option table cannot, such as required options, options that exclude each
  * other, and whether files exist. Also fills in the defaults that depend on other options.

@@ -178,8 +178,9 @@ static void start_server(struct launch *l, unsigned index)
 	struct snapshot_args snapshot_args;
 	const char *args[32 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
-		"--worker-timeout", timeout_s, "--workers", workers};
-	size_t n = 12;
+		"--worker-timeout", timeout_s, "--workers", workers, "--server-wait",
+		"0"};
+	size_t n = 14;
 
 	snprintf(number, sizeof(number), "%u", index);
 	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);

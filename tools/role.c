@@ -16,6 +16,7 @@
 #include "base/util.h"
 #include "tools/host_env.h"
 #include "tools/log.h"
+#include "tools/secret.h"
 #include "tools/signals.h"
 
 #define SIGNAL_TURNS 1024
@@ -27,6 +28,8 @@
 /* How long the end of a process that has failed, or was asked to end, waits for peers
  * that still read its memory. */
 #define CUT_NS TERN_NS_PER_S
+/* A role that is made anew does not try more often than that. */
+#define BACK_PAUSE_MS 200
 
 /* Prints a log line as an event. Threads that run tasks log too, hence the lock. */
 static void log_line(enum tern_log_level level, const char *line, void *arg)
@@ -69,15 +72,27 @@ static void name_process(const struct command *command, uint64_t index)
 	prctl(PR_SET_NAME, name);
 }
 
+/* Makes what role_cut() ends. */
+static int begin(struct role *role, uint64_t connect_s)
+{
+	struct tern_context_opts opts = {.secret = secret_text(&role->secret),
+		.connect_ns = connect_s * TERN_NS_PER_S};
+	int r = host_env_new(
+		&(struct host_env_opts){.task_thread_count = role->threads}, &role->env);
+
+	return r ? r : tern_context_new_in(role->domain, &opts, role->env, &role->ctx);
+}
+
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json)
 {
-	struct tern_context_opts ctx_opts = {.secret = secret};
 	char why[200];
 	int r;
 
-	*role = (struct role){.command = command, .signal_fd = -1};
+	*role = (struct role){.command = command, .signal_fd = -1, .threads = threads};
+	if (secret)
+		snprintf(role->secret.text, sizeof(role->secret.text), "%s", secret);
 	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
 		(unsigned long long)index);
 	name_process(command, index);
@@ -87,13 +102,9 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	signals_abort_on_second();
 	log_redirect(log_line, role);
 	if (r >= 0)
-		r = host_env_new(&(struct host_env_opts){.task_thread_count = threads},
-			&role->env);
-	if (r == 0)
 		r = open_domain(role, fabric);
-	ctx_opts.connect_ns = connect_s * TERN_NS_PER_S;
 	if (r == 0)
-		r = tern_context_new_in(role->domain, &ctx_opts, role->env, &role->ctx);
+		r = begin(role, connect_s);
 	if (r)
 		role_fail(role, false, "starting: %s", role_why(r, why, sizeof(why)));
 	return r;
@@ -222,6 +233,86 @@ void role_loop(struct role *role)
 	}
 }
 
+/* ---- the job goes back ---- */
+
+int role_open_again(struct role *role, uint64_t connect_s)
+{
+	char why[200];
+	int r;
+
+	host_env_free(TERN_TAKE(role->env));
+	role->over = role->again = false;
+	role->stop = NULL;
+	role->describe = NULL;
+	role->is_busy = NULL;
+	role->back_timer = (struct tern_timer){0};
+	role->cut_timer = (struct tern_timer){0};
+	r = begin(role, connect_s);
+	if (r)
+		role_fail(
+			role, false, "starting again: %s", role_why(r, why, sizeof(why)));
+	return r;
+}
+
+void role_back_begin(struct role *role, uint64_t wait_s)
+{
+	if (role->back_ns || !wait_s)
+		return;
+	role->back_ns = tern_clock_ns();
+	role->back_limit_ns = role->back_ns + wait_s * TERN_NS_PER_S;
+}
+
+bool role_goes_back(struct role *role, uint64_t wait_s, const char *text)
+{
+	char line[900];
+
+	if (role->signal || !wait_s ||
+		(role->back_ns && tern_clock_ns() >= role->back_limit_ns))
+		return false;
+	if (!role->back_ns) {
+		role_back_begin(role, wait_s);
+		snprintf(line, sizeof(line), "%s: %s", role->name, text);
+		role_report(role,
+			json_pack("{ss so}", "event", "back", "text", report_text(line)));
+	}
+	role->again = role->over = true;
+	return true;
+}
+
+static void back_timer(struct tern_timer *timer)
+{
+	struct role *role = tern_container_of(timer, struct role, back_timer);
+	char text[600] = "";
+
+	if (role->describe)
+		role->describe(role, text, sizeof(text));
+	role_fail(role, false, "the job has not gone on for %llu s: %s",
+		(unsigned long long)((tern_clock_ns() - role->back_ns) / TERN_NS_PER_S),
+		text);
+}
+
+void role_back_wait(struct role *role)
+{
+	if (!role->back_ns)
+		return;
+	role->back_timer.fire = back_timer;
+	tern_timer_set(role->ctx, &role->back_timer, role->back_limit_ns);
+}
+
+void role_back_done(struct role *role)
+{
+	role->back_ns = 0;
+	tern_timer_clear(role->ctx, &role->back_timer);
+}
+
+bool role_back_pause(struct role *role)
+{
+	struct pollfd fd = {.fd = role->signal_fd, .events = POLLIN};
+
+	poll(&fd, 1, BACK_PAUSE_MS);
+	return !role_is_asked(role);
+}
+
 /* ---- ending the process ---- */
 
 static int exit_code(const struct role *role)
@@ -279,6 +370,7 @@ int role_close(struct role *role)
 	log_redirect(NULL, NULL);
 	if (role->signal_fd >= 0)
 		signals_close(role->signal_fd);
+	secret_forget(&role->secret);
 	say_end(role);
 	return exit_code(role);
 }

@@ -9,12 +9,17 @@
  * Order of calls:
  *
  *     role_open, (the role's constructor), role_loop, role_cut, (its free), role_close
+ *
+ * A role whose job goes back to a snapshot (server/back.c) is made anew, in the same process:
+ *
+ *     role_cut, (its free), role_open_again, (the role's constructor), role_loop, ...
  */
 #ifndef TERN_TOOLS_ROLE_H
 #define TERN_TOOLS_ROLE_H
 
 #include <tern/context.h>
 
+#include "host/secret.h"
 #include "tools/fabric.h"
 #include "tools/report.h"
 #include "transport/context.h"
@@ -28,6 +33,8 @@ struct role {
 	struct tern_context *ctx;
 	uint64_t spin_ns;
 	int signal_fd;
+	unsigned threads;
+	struct secret secret;
 	/* Called once when the process is asked to end; `why` is the reason, in a few
 	 * words. The function tells the peers, finishes what must be finished, and then
 	 * sets `over`. `save`: the parameters must be saved, if this process is the one
@@ -41,6 +48,11 @@ struct role {
 	bool (*is_busy)(struct role *role);
 	int signal; /* the signal that asked the process to end; 0: no signal did */
 	bool over;  /* if set, role_loop() returns */
+	bool again; /* the job goes back, and the role is made anew (role_goes_back()) */
+	/* Since when it does, and when it gives up. 0: the job has never gone back, or its steps
+	 * have begun again. */
+	uint64_t back_ns, back_limit_ns;
+	struct tern_timer back_timer;
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */
@@ -56,6 +68,25 @@ struct role {
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json);
+
+/* Makes the environment and the context anew, after role_cut() and the role's free. Errors as of
+ * role_open(). */
+int role_open_again(struct role *role, uint64_t connect_s);
+
+/* The job goes back, says ended(). True if the role is to be made anew for it, which `text`
+ * tells the user: after at most wait_s seconds in which the steps have not begun, and after a
+ * signal, it is not. */
+bool role_goes_back(struct role *role, uint64_t wait_s, const char *text);
+
+/* The role waits for a job that goes back; for at most wait_s seconds, unless it does already. */
+void role_back_begin(struct role *role, uint64_t wait_s);
+
+/* Fails with a description of what is waited for, unless role_back_done() comes in time. */
+void role_back_wait(struct role *role);
+void role_back_done(struct role *role); /* the steps have begun again */
+
+/* Sleeps for a moment before the next attempt. False: a signal has asked the process to end. */
+bool role_back_pause(struct role *role);
 
 /* Handles a signal that has arrived, for code that runs outside role_loop(), such as the
  * reading of data. Returns true if a signal has asked the process to end. `role` is a

@@ -16,6 +16,7 @@
 #include "tools/log.h"
 #include "tools/role.h"
 #include "tools/secret.h"
+#include "tools/servers.h"
 #include "tools/snapshots.h"
 
 struct server_settings {
@@ -29,6 +30,8 @@ struct server_settings {
 	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
 	struct snapshot_settings snapshots;
+	const char *join;
+	uint64_t server_wait_s;
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -57,6 +60,12 @@ static const struct option options[] = {
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
+	OPTION(TEXT, "join", "ADDRESS,...",
+		"come in the place of the lost server --index of a job with --snapshots: "
+		"addresses of other servers of the job, which then tell the workers this "
+		"one's",
+		struct server_settings, join),
+	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
@@ -77,10 +86,13 @@ struct server_role {
 	struct device device;
 	struct tern_updater *updater;
 	struct tern_server *server;
+	const struct server_settings *settings;
 	/* --snapshots, if server 0 has published one, and the step of the newest. */
 	const char *resumable;
 	uint64_t resumable_step;
-	const char *snapshots; /* --snapshots; NULL: not given */
+	char address[300];      /* where it listens; "": nowhere yet */
+	struct servers members; /* of --join */
+	uint32_t index; /* its number: --index, until the job's workers say another */
 };
 
 /* Default number of threads with --server-device cuda. A GPU is busy only if several
@@ -184,6 +196,8 @@ static void begun(void *arg)
 	struct tern_server_stats stats;
 
 	tern_server_stats(s->server, &stats);
+	role_back_done(&s->role);
+	s->recent_count = 0;
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	role_report(arg, json_pack("{ss}", "event", "begun"));
@@ -208,7 +222,7 @@ static void snapshot(void *arg, const struct tern_server_snapshot *n)
 		warning(arg, text);
 		return;
 	}
-	s->resumable = s->snapshots;
+	s->resumable = s->settings->snapshots.directory;
 	s->resumable_step = n->step;
 	snprintf(text, sizeof(text), "snapshot of step %llu: %.400s, %.1f MB in %.2f s",
 		(unsigned long long)n->step, n->path, (double)n->bytes / 1e6,
@@ -252,12 +266,38 @@ static void report_applied(struct server_role *s)
 			"staleness_max", (json_int_t)stats.staleness_max));
 }
 
+/* Tells what the user can do. True: this server waits for the others. */
+static bool goes_back(struct server_role *s, const char *text)
+{
+	const struct server_settings *settings = s->settings;
+	struct tern_server_stats stats;
+	char line[800];
+
+	tern_server_stats(s->server, &stats);
+	s->index = stats.index;
+	if (s->role.signal) {
+		note(s, "the job waits for this server: when it is started again, it "
+			"goes on "
+			"from its newest snapshot");
+		return false;
+	}
+	snprintf(line, sizeof(line),
+		"%.350s: the job goes back to its newest snapshot, and waits up to %llu "
+		"s for all its processes. A server that is lost may come again on any "
+		"host: tern server --join %.120s --index I --snapshots %.150s",
+		text, (unsigned long long)settings->server_wait_s, s->address,
+		settings->snapshots.directory);
+	return role_goes_back(&s->role, settings->server_wait_s, line);
+}
+
 static void ended(void *arg, int status, const char *text)
 {
 	struct role *role = arg;
 	struct server_role *s = arg;
 
 	report_applied(s);
+	if (status == -EAGAIN && goes_back(s, text))
+		return;
 	if (status && s->resumable)
 		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
 			s->resumable, (unsigned long long)s->resumable_step);
@@ -317,8 +357,22 @@ static uint64_t memory_bytes(void)
 	return TERN_MIN(all, limits.memory_bytes);
 }
 
-static int start(struct server_role *s, const struct server_settings *settings)
+/* What a server goes on from that was made anew or comes in the place of a lost one: the newest
+ * snapshot of the job. The job may have none yet: then it begins as it did before. */
+static const char *find_resume(const struct server_role *s)
 {
+	const struct snapshot_settings *snapshots = &s->settings->snapshots;
+	struct tern_snapshot_id id;
+
+	if (s->role.back_ns && snapshots_newest(snapshots->directory, &id) == 0)
+		return snapshots->directory;
+	return snapshots->resume;
+}
+
+static int start(struct server_role *s)
+{
+	const struct server_settings *settings = s->settings;
+	const char *members[TERN_SERVERS_MAX];
 	struct tern_server_opts opts = {
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
@@ -334,7 +388,15 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.begun = begun,
 		.progress = progress,
 		.snapshots = snapshots_opts(&settings->snapshots),
-		.resume = settings->snapshots.resume,
+		.resume = find_resume(s),
+		.goes_back = settings->server_wait_s && settings->snapshots.directory,
+		.returns = s->role.back_ns > 0,
+		.absent_ns = s->role.back_ns
+				     ? (uint64_t)(settings->worker_timeout_s * 1e9)
+				     : 0,
+		.members = members,
+		.member_count = s->members.count,
+		.index = s->index,
 		.saving = saving,
 		.snapshot = snapshot,
 		.lost = lost,
@@ -342,33 +404,87 @@ static int start(struct server_role *s, const struct server_settings *settings)
 		.ended = ended,
 		.arg = &s->role,
 	};
-	char address[300], why[200];
+	bool again = *s->address;
+	char why[200];
 	int r;
 
-	fabric_listen_address(&settings->fabric, settings->listen, "tern-server", address,
-		sizeof(address));
-	opts.listen = address;
+	for (uint32_t i = 0; i < s->members.count; i++)
+		members[i] = s->members.address[i];
+	if (!again)
+		fabric_listen_address(&settings->fabric, settings->listen, "tern-server",
+			s->address, sizeof(s->address));
+	opts.listen = s->address;
 	r = tern_server_new(&opts, &s->server);
 	if (r) {
 		role_fail(&s->role, r == -EINVAL, "--listen %s: %s",
-			settings->listen ? settings->listen : address,
+			settings->listen && !again ? settings->listen : s->address,
 			r == -EINVAL ? "not an address of this host"
 				     : role_why(r, why, sizeof(why)));
 		return r;
 	}
-	s->snapshots = settings->snapshots.directory;
+	snprintf(s->address, sizeof(s->address), "%s", tern_server_address(s->server));
 	s->role.stop = stop;
 	s->role.describe = describe;
+	role_back_wait(&s->role);
+	if (again)
+		return 0;
 	report_device(s, settings);
-	role_report(&s->role, json_pack("{ss ss}", "event", "listening", "address",
-				      tern_server_address(s->server)));
+	role_report(&s->role,
+		json_pack("{ss ss}", "event", "listening", "address", s->address));
 	return 0;
+}
+
+/* Runs the server until it has ended, each time that its job goes back. */
+static void serve(struct server_role *s)
+{
+	int r = start(s);
+
+	while (r == 0) {
+		role_loop(&s->role);
+		if (!s->role.again)
+			return;
+		role_cut(&s->role);
+		tern_server_free(TERN_TAKE(s->server));
+		r = role_open_again(&s->role, 0);
+		if (!role_back_pause(&s->role))
+			return;
+		if (r == 0)
+			r = start(s);
+	}
+}
+
+/* Takes the addresses of --join, and checks what else it needs. */
+static int check_join(struct server_role *s, struct message *error)
+{
+	const struct server_settings *settings = s->settings;
+
+	s->index = (uint32_t)settings->index;
+	if (!settings->join)
+		return 0;
+	if (!settings->snapshots.directory)
+		return options_refuse(error,
+			"--join %.300s: needs --snapshots, the directory of the job that "
+			"this server comes to",
+			settings->join);
+	return servers_read(
+		settings->join, &settings->fabric, s->role.domain, &s->members, error);
+}
+
+/* A server that comes to a job finds the job's own snapshots in the directory. */
+static int check_snapshots(const struct server_settings *settings, struct message *error)
+{
+	struct snapshot_settings snapshots = settings->snapshots;
+
+	if (settings->join && snapshots.directory && !snapshots.resume &&
+		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
+		snapshots.resume = snapshots.directory;
+	return snapshots_check(&snapshots, error);
 }
 
 static int server_run(int argc, char **argv)
 {
 	struct server_settings settings = {0};
-	struct server_role s = {0};
+	struct server_role s = {.settings = &settings};
 	struct secret secret;
 	struct message error;
 	int r;
@@ -380,7 +496,7 @@ static int server_run(int argc, char **argv)
 		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
 		device_check_memory(
 			settings.tensor_memory, settings.device.cuda, &error) ||
-		snapshots_check(&settings.snapshots, &error) ||
+		check_snapshots(&settings, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
@@ -389,15 +505,17 @@ static int server_run(int argc, char **argv)
 	if (r == 0) /* after role_open(), which reports a fabric that does not work */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			"--listen", settings.listen, &error);
+	if (r == 0)
+		r = check_join(&s, &error);
 	if (r && !s.role.code)
 		role_fail(&s.role, true, "%s", error.text);
 	secret_forget(&secret);
 	if (r == 0)
 		r = make_updater(&s, &settings);
+	if (r == 0 && settings.join)
+		role_back_begin(&s.role, settings.server_wait_s);
 	if (r == 0)
-		r = start(&s, &settings);
-	if (r == 0)
-		role_loop(&s.role);
+		serve(&s);
 	role_cut(&s.role);
 	tern_server_free(s.server);
 	tern_updater_free(s.updater);

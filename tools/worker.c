@@ -20,6 +20,7 @@
 #include "tools/job.h"
 #include "tools/role.h"
 #include "tools/secret.h"
+#include "tools/servers.h"
 
 #define REPORT_NS (200 * TERN_NS_PER_MS)
 
@@ -27,7 +28,7 @@ struct worker_settings {
 	struct job_settings job; /* must be first: JOB_OPTIONS has offsets into it */
 	struct secret_settings secret;
 	const char *join;
-	uint64_t index, spin_us, wait_s;
+	uint64_t index, spin_us, wait_s, server_wait_s;
 };
 
 static const struct option options[] = {
@@ -42,6 +43,7 @@ static const struct option options[] = {
 		struct worker_settings, wait_s, .initial = "300", .min = 1, .max = 86400),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
+	SERVER_WAIT_OPTION(struct worker_settings, server_wait_s),
 	SECRET_OPTIONS(struct worker_settings, secret),
 	JOB_OPTIONS,
 	OPTION_END,
@@ -57,6 +59,7 @@ struct mark {
 struct worker_role {
 	struct role role;
 	const struct worker_settings *settings;
+	struct servers servers; /* where they are now */
 	struct job_data data;
 	struct device device;
 	struct tern_model *model;
@@ -151,6 +154,8 @@ static void begun(void *arg, uint64_t first)
 {
 	struct worker_role *w = arg;
 
+	role_back_done(&w->role);
+	w->recent_count = 0;
 	w->begun = w->recent[0] = w->last =
 		(struct mark){.ns = tern_clock_ns(), .step = first};
 	w->first = first;
@@ -323,6 +328,36 @@ static const char *how_it_left(const struct tern_worker_results *results)
 				     "was seen to go on";
 }
 
+/* True: this worker waits for its servers. */
+static bool goes_back(struct worker_role *w, const char *text)
+{
+	uint64_t wait_s = w->settings->server_wait_s;
+	char line[700];
+
+	snprintf(line, sizeof(line),
+		"%.500s: this worker waits up to %llu s for all servers, and goes on "
+		"with "
+		"them from their newest snapshot. A server that is lost is started again "
+		"at "
+		"its address, or elsewhere with --join",
+		text, (unsigned long long)wait_s);
+	return role_goes_back(&w->role, wait_s, line);
+}
+
+/* A server is at a new address. */
+static void moved(void *arg, uint32_t server, const char *address)
+{
+	struct worker_role *w = arg;
+	char text[200];
+
+	if (strcmp(w->servers.address[server], address) == 0)
+		return;
+	snprintf(w->servers.address[server], sizeof(w->servers.address[server]), "%s",
+		address);
+	snprintf(text, sizeof(text), "server %u is at %s now", server, address);
+	note(w, text);
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
@@ -337,6 +372,8 @@ static void ended(void *arg, int status, const char *text,
 	if (results->left) {
 		w->role.left = true;
 		note(w, how_it_left(results));
+	} else if (status == -EAGAIN && goes_back(w, text)) {
+		return;
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
 	} else {
@@ -400,49 +437,23 @@ static bool is_busy(struct role *role)
 
 /* ---- starting ---- */
 
-static size_t address_count(const char *join)
+/* Reads --join. */
+static int read_servers(struct worker_role *w)
 {
-	size_t n = 1;
+	const struct job_settings *job = &w->settings->job;
+	struct message error;
+	int r = servers_read(
+		w->settings->join, &job->fabric, w->role.domain, &w->servers, &error);
 
-	for (; *join; join++)
-		n += *join == ',';
-	return n;
-}
-
-/* Splits --join at the commas into job->servers. An address without "FABRIC://" gets the
- * fabric of --fabric. */
-static int read_servers(struct worker_role *w, struct tern_ps_job *job)
-{
-	const char *p = w->settings->join;
-	const char *fabric = fabric_name(&w->settings->job.fabric);
-	size_t count = address_count(p);
-	struct message why;
-
-	if (count != w->settings->job.servers) {
-		role_fail(&w->role, true,
-			"--join %.300s: has %zu address%s, --servers says %llu", p, count,
-			count == 1 ? "" : "es",
-			(unsigned long long)w->settings->job.servers);
-		return -EINVAL;
-	}
-	for (size_t n; job->server_count < count; p += n + 1) {
-		bool whole;
-		char *to = job->servers[job->server_count++];
-		size_t room = sizeof(job->servers[0]);
-
-		n = strcspn(p, ",");
-		whole = memmem(p, n, "://", 3) != NULL;
-		if (!n || snprintf(to, room, "%s%s%.*s", whole ? "" : fabric,
-				  whole ? "" : "://", (int)n, p) >= (int)room)
-			options_refuse(&why, "address %u is %s", job->server_count,
-				n ? "longer than 127 characters" : "empty");
-		else if (fabric_check_address(w->role.domain, to, &why) == 0)
-			continue;
-		role_fail(&w->role, true, "--join %.300s: %.200s", w->settings->join,
-			why.text);
-		return -EINVAL;
-	}
-	return 0;
+	if (r == 0 && w->servers.count != job->servers)
+		r = options_refuse(&error,
+			"--join %.300s: has %u address%s, --servers says %llu",
+			w->settings->join, w->servers.count,
+			w->servers.count == 1 ? "" : "es",
+			(unsigned long long)job->servers);
+	if (r)
+		role_fail(&w->role, true, "%s", error.text);
+	return r;
 }
 
 /* Creates the --save directory. It is removed again if the job fails before anything is
@@ -597,11 +608,7 @@ static void evaluated(void *arg, uint64_t step, double loss, double accuracy)
 static int make_computer(struct worker_role *w, struct tern_ps_job *job)
 {
 	const struct job_settings *j = &w->settings->job;
-	int r = make_engine(w);
-
-	if (r)
-		return r;
-	r = engine_computer_new(
+	int r = engine_computer_new(
 		&(struct engine_computer_opts){.env = tern_context_env(w->role.ctx),
 			.engine = w->engine,
 			.train = w->data.train,
@@ -623,10 +630,26 @@ static int make_computer(struct worker_role *w, struct tern_ps_job *job)
 	return r;
 }
 
+/* Reads and makes what the worker keeps until the process ends. */
+static int prepare(struct worker_role *w)
+{
+	int r = read_servers(w);
+
+	if (r == 0)
+		r = find_device(w);
+	if (r == 0)
+		r = read_data(w);
+	if (r == 0)
+		r = make_engine(w);
+	if (r == 0)
+		r = prepare_saving(w);
+	return r;
+}
+
 static int start(struct worker_role *w)
 {
 	const struct job_settings *j = &w->settings->job;
-	char servers[TERN_SERVERS_MAX][128];
+	bool again = *w->job_name;
 	struct tern_ps_job job = {
 		.mode = j->mode.kind,
 		.ssp = j->mode.ssp,
@@ -637,13 +660,17 @@ static int start(struct worker_role *w)
 		.batch = (uint32_t)j->batch,
 		.optimizer = j->optimizer.rule,
 		.clip_norm = j->clip_norm,
-		.servers = servers,
+		.servers = w->servers.address,
+		.server_count = w->servers.count,
 	};
 	struct tern_worker_opts opts = {
 		.domain = w->role.domain,
 		.ctx = w->role.ctx,
 		.job = &job,
 		.index = (uint32_t)w->settings->index,
+		.goes_back = w->settings->server_wait_s > 0,
+		.returns = w->role.back_ns > 0,
+		.moved = moved,
 		.finishing = finishing,
 		.interrupted = interrupted,
 		.begun = begun,
@@ -657,16 +684,8 @@ static int start(struct worker_role *w)
 		.arg = w,
 	};
 	struct tern_ps_text why;
-	int r = read_servers(w, &job);
+	int r = make_computer(w, &job);
 
-	if (r == 0)
-		r = find_device(w);
-	if (r == 0)
-		r = read_data(w);
-	if (r == 0)
-		r = make_computer(w, &job);
-	if (r == 0)
-		r = prepare_saving(w);
 	if (r)
 		return r;
 	opts.computer = &w->computer->computer;
@@ -682,7 +701,9 @@ static int start(struct worker_role *w)
 	w->role.stop = r ? NULL : stop;
 	w->role.is_busy = r ? NULL : is_busy;
 	w->role.describe = r ? NULL : describe;
-	if (r == 0) {
+	if (r == 0)
+		role_back_wait(&w->role);
+	if (r == 0 && !again) {
 		report_device(w);
 		role_report(&w->role, json_pack("{ss}", "event", "ready"));
 	}
@@ -707,6 +728,31 @@ static int check(struct worker_settings *s, struct message *error)
 	return -EINVAL;
 }
 
+static void end_work(struct worker_role *w)
+{
+	role_cut(&w->role);
+	tern_worker_free(TERN_TAKE(w->worker));
+	engine_computer_free(TERN_TAKE(w->computer));
+}
+
+/* Runs the worker until it has ended, each time that its job goes back. */
+static void work(struct worker_role *w)
+{
+	int r = start(w);
+
+	while (r == 0) {
+		role_loop(&w->role);
+		if (!w->role.again)
+			return;
+		end_work(w);
+		r = role_open_again(&w->role, w->settings->server_wait_s);
+		if (!role_back_pause(&w->role))
+			return;
+		if (r == 0)
+			r = start(w);
+	}
+}
+
 static int worker_run(int argc, char **argv)
 {
 	struct worker_settings settings = {0};
@@ -724,13 +770,11 @@ static int worker_run(int argc, char **argv)
 		secret_text(&secret), settings.spin_us, settings.wait_s, 1,
 		settings.job.json);
 	secret_forget(&secret);
-	if (r == 0 && start(&w) == 0)
-		role_loop(&w.role);
+	if (r == 0 && prepare(&w) == 0)
+		work(&w);
 	if (w.made_directory)
 		rmdir(settings.job.save); /* has no effect unless it is empty */
-	role_cut(&w.role);
-	tern_worker_free(w.worker);
-	engine_computer_free(w.computer);
+	end_work(&w);
 	tern_engine_free(w.engine);
 	tern_model_free(w.model);
 	job_data_free(&w.data);

@@ -141,7 +141,7 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 	tern_sim_drive(m->process, m->ctx);
 }
 
-static void start_server(struct job *j, unsigned i)
+void job_start_server(struct job *j, unsigned i, const char *member)
 {
 	struct member *m = &j->members[i];
 
@@ -150,8 +150,6 @@ static void start_server(struct job *j, unsigned i)
 		tern_sim_mount(m->process, j->disks[i]);
 	if (tern_updater_cpu_new(tern_kernels_cpu(), &m->updater) < 0)
 		tern_never("an updater");
-	snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u-%u",
-		j->generation, i);
 	if (tern_server_new(
 		    &(struct tern_server_opts){.domain = tern_sim_domain(m->process),
 			    .ctx = m->ctx,
@@ -164,29 +162,33 @@ static void start_server(struct job *j, unsigned i)
 			    .snapshots = j->snapshots,
 			    .resume = j->resumes ? j->snapshots.directory : NULL,
 			    .snapshot = server_snapshot,
+			    .goes_back = j->goes_back,
+			    .returns = m->again,
+			    .absent_ns = m->again ? 30 * TERN_NS_PER_MS : 0,
+			    .members = &member,
+			    .member_count = member != NULL,
+			    .index = i,
 			    .ended = server_done,
 			    .arg = m},
 		    &m->server) < 0)
 		tern_never("a server");
 }
 
-struct member *job_add_worker(struct job *j, unsigned index)
+void job_start_worker(struct job *j, struct member *m, unsigned index, bool returns)
 {
-	struct member *m = &j->members[j->count++];
 	struct tern_ps_job job = j->plan;
 	struct tern_ps_text why;
 
-	tern_assert(j->count <= MEMBERS_MAX);
 	job.mode = j->async ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	job.ssp = j->ssp;
 	job.workers = j->workers;
-	job.servers = j->addresses;
+	job.servers = m->servers ? m->servers : j->addresses;
 	job.server_count = j->servers;
 	m->index = index;
 	open_member(j, m, "worker", index);
 	if (j->sessions) {
 		m->program = program_new(j, m, index);
-		return m;
+		return;
 	}
 	m->engine = j->engine(j->engine_arg, job.batch);
 	let_hang(m);
@@ -209,12 +211,23 @@ struct member *job_add_worker(struct job *j, unsigned index)
 						: &m->computer->computer,
 			    .job = &job,
 			    .index = index,
+			    .goes_back = j->goes_back,
+			    .returns = returns,
+			    .moved = j->goes_back ? job_on_moved : NULL,
 			    .save_path = "result",
 			    .interrupted_path = "interrupted",
 			    .ended = worker_ended,
 			    .arg = m},
 		    &m->worker, &why) < 0)
 		tern_never("a worker");
+}
+
+struct member *job_add_worker(struct job *j, unsigned index)
+{
+	struct member *m = &j->members[j->count++];
+
+	tern_assert(j->count <= MEMBERS_MAX);
+	job_start_worker(j, m, index, false);
 	return m;
 }
 
@@ -223,8 +236,11 @@ void job_start(struct job *j, const struct tern_dataset *data)
 	current = j;
 	j->data = data;
 	j->count = j->servers;
-	for (unsigned i = 0; i < j->servers; i++)
-		start_server(j, i);
+	for (unsigned i = 0; i < j->servers; i++) {
+		snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u-%u",
+			j->generation, i);
+		job_start_server(j, i, NULL);
+	}
 	for (unsigned i = 0; i < j->workers; i++)
 		job_add_worker(j, i);
 }
@@ -235,12 +251,19 @@ void job_crash(struct job *j)
 		tern_sim_crash(j->members[i].process);
 }
 
+static bool is_awaited(const struct job *j, const struct member *m)
+{
+	bool gone = m->ended || tern_sim_crashed(m->process);
+
+	return job_comes_again(j, m) || (!gone && !job_is_too_late(j, m));
+}
+
 static bool all_ended(void *arg)
 {
 	struct job *j = arg;
 
 	for (unsigned i = 0; i < j->count; i++)
-		if (!j->members[i].ended && !tern_sim_crashed(j->members[i].process))
+		if (is_awaited(j, &j->members[i]))
 			return false;
 	return true;
 }
@@ -266,9 +289,7 @@ void job_run(struct job *j, const struct tern_dataset *data)
 	tern_sim_run(j->sim, job_disturb, j, 60 * TERN_NS_PER_S);
 }
 
-/* Chooses one of the members that still run, at random, from `count` members starting
- * with number `first`; NULL: none runs. */
-static struct member *victim(struct job *j, unsigned first, unsigned count)
+struct member *job_victim(struct job *j, unsigned first, unsigned count)
 {
 	unsigned at = (unsigned)tern_rng_below(tern_sim_rng(j->sim), count);
 
@@ -305,14 +326,14 @@ unsigned job_workers_left(const struct job *j)
  * leaves, the next ones come soon, while the job still handles it. */
 static void hurt(struct job *j)
 {
-	struct member *m = victim(j, j->servers, j->count - j->servers);
+	struct member *m = job_victim(j, j->servers, j->count - j->servers);
 
 	if (j->keeps_one && m && was_let_in(m) && job_workers_left(j) == 1)
 		return;
 	/* A worker that has come is mostly spared until it was let in. */
 	if (m && !was_let_in(m) && tern_sim_dice(j->sim, 800))
 		return;
-	if (j->losses && m) {
+	if (j->losses && m && !j->goes_back) {
 		j->losses--;
 		j->hurt_permille = j->returns ? j->hurt_permille : 200;
 		m->asked = j->polite && (j->parts || tern_sim_dice(j->sim, 500));
@@ -331,10 +352,10 @@ static void hurt(struct job *j)
 	} else if (j->fails && m && job_workers_left(j) > 1) {
 		j->fails = false;
 		m->stalled = m->fails = true;
-	} else if (j->server_naps && (m = victim(j, 0, j->servers))) {
+	} else if (j->server_naps && (m = job_victim(j, 0, j->servers))) {
 		j->server_naps = false;
 		tern_sim_stall(m->process, 6 * TERN_NS_PER_S);
-	} else if (j->server_falls && (m = victim(j, 0, j->servers))) {
+	} else if (j->server_falls && (m = job_victim(j, 0, j->servers))) {
 		j->server_falls = false;
 		j->doomed = true;
 		tern_sim_crash(m->process);
@@ -345,7 +366,7 @@ static void hurt(struct job *j)
 static void nap(struct job *j)
 {
 	unsigned first = j->all_nap ? 0 : j->servers;
-	struct member *m = victim(j, first, j->count - first);
+	struct member *m = job_victim(j, first, j->count - first);
 
 	if (m)
 		tern_sim_stall(m->process,
@@ -403,7 +424,7 @@ static void delay_change(struct job *j)
 	uint64_t ns = TERN_NS_PER_US * (50 + tern_rng_below(tern_sim_rng(j->sim),
 						     j->parts ? 12000 : 4000));
 	bool server = j->servers > 1 && tern_sim_dice(j->sim, 800);
-	struct member *m = victim(j, 1, (server ? j->servers : j->count) - 1);
+	struct member *m = job_victim(j, 1, (server ? j->servers : j->count) - 1);
 	bool is_new = stage > zero->stage;
 
 	zero->stage = stage;
@@ -510,10 +531,10 @@ static uint64_t wanted_bytes(const struct tern_server *s)
 static bool memory_is_bounded(struct job *j, struct member *m)
 {
 	const struct tern_server *s = m->server;
-	struct member *zero = &j->members[0]; /* it decides which workers are lost */
+	uint32_t lost_most = TERN_MAX(m->lost_most, j->members[0].lost_most);
 	uint64_t chunk_bytes = s->plan.chunk_elements * sizeof(float);
 	uint64_t budget = TERN_MAX(j->staging_bytes, s->held_most * chunk_bytes);
-	uint32_t wanted_most = TERN_GRADIENT_BUFFERS * s->job.workers * zero->lost_most;
+	uint32_t wanted_most = TERN_GRADIENT_BUFFERS * s->job.workers * lost_most;
 	struct tern_pool_stats stats;
 
 	tern_pool_stats(s->staging, &stats);
@@ -599,11 +620,6 @@ static bool sends_end(const struct tern_worker *w)
 
 static void check_books(struct job *j)
 {
-	struct member *zero = &j->members[0]; /* it decides which workers are lost */
-	bool lost;
-
-	zero->lost_most = TERN_MAX(zero->lost_most, zero->server->lost_count);
-	lost = zero->lost_most > 0;
 	for (unsigned i = j->servers; i < j->count && !j->async; i++) {
 		const struct member *m = &j->members[i];
 
@@ -612,7 +628,10 @@ static void check_books(struct job *j)
 	}
 	for (unsigned i = 0; i < j->servers && !j->async; i++) {
 		struct member *m = &j->members[i];
+		bool lost; /* workers, so that others may have computed too much */
 
+		m->lost_most = TERN_MAX(m->lost_most, m->server->lost_count);
+		lost = TERN_MAX(m->lost_most, j->members[0].lost_most) > 0;
 		if (m->ended || tern_sim_crashed(m->process) || !m->server->running ||
 			m->server->status)
 			continue;
@@ -628,6 +647,8 @@ bool job_disturb(void *arg)
 
 	if (!j->broken)
 		check_books(j);
+	if (j->goes_back)
+		job_make_again(j);
 	if (j->prologue && !has_begun(j))
 		j->prologue(j);
 	if (j->script && has_begun(j))
@@ -655,9 +676,11 @@ bool job_judge(const struct job *j)
 	for (unsigned i = 0; i < j->count; i++) {
 		const struct member *m = &j->members[i];
 
-		if (!m->ended ? !tern_sim_crashed(m->process)
-			      : m->status && !j->doomed && !m->stalled && was_let_in(m) &&
-					!(m->asked && m->status == -ECANCELED)) {
+		if (!m->ended || job_comes_again(j, m)
+				? is_awaited(j, m)
+				: m->status && !(j->goes_back && m->status == -EAGAIN) &&
+					  !j->doomed && !m->stalled && was_let_in(m) &&
+					  !(m->asked && m->status == -ECANCELED)) {
 			fprintf(stderr, "job: member %u: %s %d %s\n", i,
 				m->ended ? "ended" : "hangs", m->status, m->text);
 			good = false;
@@ -675,24 +698,33 @@ bool job_judge(const struct job *j)
 	return good;
 }
 
+static void free_member(struct member *m)
+{
+	tern_sim_forget(m->process, m->ctx);
+	tern_context_free(m->ctx);
+	tern_server_free(m->server);
+	tern_updater_free(m->updater);
+	if (!m->program)
+		tern_worker_free(m->worker);
+	program_free(m->program);
+	engine_computer_free(m->computer);
+	tern_engine_free(m->engine);
+	user_free(m->user);
+	free(m->servers);
+}
+
 void job_finish(struct job *j)
 {
-	for (unsigned i = j->count; i-- > 0;) {
-		struct member *m = &j->members[i];
-
-		tern_sim_forget(m->process, m->ctx);
-		tern_context_free(m->ctx);
-		tern_server_free(m->server);
-		tern_updater_free(m->updater);
-		if (!m->program)
-			tern_worker_free(m->worker);
-		program_free(m->program);
-		engine_computer_free(m->computer);
-		tern_engine_free(m->engine);
-		user_free(m->user);
-	}
+	for (unsigned i = j->count; i-- > 0;)
+		free_member(&j->members[i]);
+	for (unsigned i = j->former_count; i-- > 0;)
+		free_member(&j->former[i]);
 	for (unsigned i = j->count; i-- > 0;)
 		tern_sim_process_free(j->members[i].process);
+	for (unsigned i = j->former_count; i-- > 0;)
+		tern_sim_process_free(j->former[i].process);
+	free(TERN_TAKE(j->former));
+	j->former_count = 0;
 }
 
 const float *job_result(const struct job *j)

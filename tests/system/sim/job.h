@@ -47,9 +47,15 @@ struct member {
 	/* The member's engine or user hangs for so long that the member is lost, while the
 	 * thread of its context still answers. */
 	bool hangs;
-	bool fickle;  /* its program computes other gradients each time */
-	bool fails;   /* its user fails in the middle, or at the end, of its next slot */
-	bool crowded; /* of a server: it has had a reason to raise its staging budget */
+	bool fickle; /* its program computes other gradients each time */
+	bool fails;  /* its user fails in the middle, or at the end, of its next slot */
+	/* With job.goes_back, of a worker: where it has heard that the servers are. */
+	char (*servers)[128];
+	uint64_t again_ns; /* when the member is made anew; 0: it is not */
+	bool again;        /* it was made anew */
+	bool stays_away;   /* it has crashed, and is not made anew */
+	char met[128];     /* of a server in the place of a lost one: what it was told */
+	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;
 	char text[300];
@@ -72,10 +78,22 @@ struct job {
 	unsigned returns;  /* number of lost workers in whose place others will come */
 	bool keeps_one;    /* at least one worker is left at any time */
 	bool server_falls; /* a server crashes, so the job must fail */
-	bool stalls;       /* a worker is stalled until it is lost */
-	bool hangs;        /* the engine or user of a worker hangs for ever */
-	bool fails;        /* the user of a worker fails */
-	bool users; /* simulated users (user.h) compute the gradients, not engines */
+	/* The job goes back to a snapshot when servers are lost or asked to end, and the members
+	 * are made anew (again.c): those that have crashed, too. */
+	bool goes_back;
+	unsigned falls; /* number of servers that will still be lost */
+	/* Members that were made anew, as they were, until they are freed. */
+	struct member *former;
+	unsigned former_count;
+	unsigned moves; /* servers that were made anew at another address */
+	/* With goes_back: true if there is a snapshot to go on from. */
+	bool (*has_snapshot)(const struct job *j);
+	bool has_begun; /* the steps have begun once */
+	bool has_lost;  /* a process was lost, or asked to end */
+	bool stalls;    /* a worker is stalled until it is lost */
+	bool hangs;     /* the engine or user of a worker hangs for ever */
+	bool fails;     /* the user of a worker fails */
+	bool users;     /* simulated users (user.h) compute the gradients, not engines */
 	/* The job names no number of records (struct tern_ps_job). */
 	bool no_records;
 	/* Simulated programs (program.h) train in sessions; there are no engines. */
@@ -156,6 +174,23 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose);
 void job_start(struct job *j, const struct tern_dataset *data);
 /* Starts the job and runs it to its end. */
 void job_run(struct job *j, const struct tern_dataset *data);
+/* Starts server i at j->addresses[i]. `member`: the address of another server, if it comes in the
+ * place of a lost one; NULL: it does not. */
+void job_start_server(struct job *j, unsigned i, const char *member);
+/* Starts the worker that is member m, anew if it `returns` (struct tern_worker_opts). */
+void job_start_worker(struct job *j, struct member *m, unsigned index, bool returns);
+/* With j->goes_back: makes members anew that have crashed, or have ended since the job goes back,
+ * each some time after that. Called at each instant. */
+void job_make_again(struct job *j);
+/* True if the member has crashed or ended, and will be made anew. */
+bool job_comes_again(const struct job *j, const struct member *m);
+/* True if the member was made anew, and the job came to its end before that. */
+bool job_is_too_late(const struct job *j, const struct member *m);
+/* Chooses one of the members that still run, at random, from `count` members starting with number
+ * `first`; NULL: none runs. */
+struct member *job_victim(struct job *j, unsigned first, unsigned count);
+/* A worker has heard of a server's new address. */
+void job_on_moved(void *member, uint32_t server, const char *address);
 /* Crashes all members at once. */
 void job_crash(struct job *j);
 /* Adds worker `index`, also in place of one that was lost. */

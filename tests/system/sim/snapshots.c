@@ -5,6 +5,9 @@
  * written. The next life has other numbers of servers and workers, and goes on from the newest
  * snapshot if there is one. In each life a clock jumps.
  *
+ * In some lives servers fall, or are asked to end, and workers crash, one after the other, and the
+ * others go back to a snapshot, and wait for new ones at other addresses (again.c).
+ *
  * At each instant the newest snapshot that was ever published, or a newer one, can be loaded
  * from the disk, unless the test itself has damaged it.
  */
@@ -132,7 +135,7 @@ static void published(struct job *j, const struct tern_server_snapshot *snapshot
 		complain("one that is published cannot be loaded", snapshot->step);
 	if (snapshot->path && history.apart && j->servers > 1)
 		complain("a part of it is on another disk", snapshot->step);
-	if (!snapshot->path && !history.faults && !history.fell &&
+	if (!snapshot->path && !history.faults && !history.fell && !j->has_lost &&
 		!(history.apart && j->servers > 1))
 		complain(snapshot->why, snapshot->step);
 }
@@ -191,14 +194,24 @@ static bool is_time_to_crash(const struct job *j)
 					  tern_sim_now_ns(j->sim) >= history.crash_ns);
 }
 
+/* True if the steps have begun on all servers: one that has not heard of it waits for others. */
+static bool all_run(const struct job *j)
+{
+	for (unsigned i = 0; i < j->servers; i++)
+		if (!j->members[i].server->running)
+			return false;
+	return true;
+}
+
 /* All processes crash, or a server: then the others end, with an error unless a worker has
  * saved the results already. */
 static void crash(struct job *j)
 {
 	struct member *m = &j->members[below(j->servers)];
 
-	if (below(3) || !j->members[0].server->running || m->ended) {
+	if (j->goes_back || below(3) || !all_run(j) || m->ended) {
 		job_crash(j);
+		j->goes_back = false; /* the life has ended */
 		history.crashed = true;
 		return;
 	}
@@ -221,6 +234,24 @@ static bool live(void *arg)
 	ended = job_disturb(j);
 	look();
 	return ended;
+}
+
+static bool has_snapshot(const struct job *j)
+{
+	struct tern_snapshot_id newest;
+	unsigned count;
+
+	(void)j;
+	return newest_whole(&newest, &count);
+}
+
+/* In this life the job goes back when servers fall. */
+static void let_fall(struct job *j)
+{
+	j->goes_back = true;
+	j->has_snapshot = has_snapshot;
+	j->falls = 1 + (unsigned)below(6);
+	j->losses = (unsigned)below(4);
 }
 
 /* Gives the next life its processes. */
@@ -250,6 +281,9 @@ static void be_born(struct job *j, const struct job *first, unsigned life)
 		j->disks[j->servers - 1] = history.other_disk;
 	j->resumes = newest_whole(&newest, &count) && !(history.apart && j->servers > 1);
 	history.faults = below(3) == 0;
+	j->goes_back = false;
+	if (first->goes_back && !history.apart && !history.damaged && !history.faults)
+		let_fall(j);
 	*tern_sim_disk_opts(history.disk) =
 		(struct tern_sim_disk_opts){.slowness = 1 + (unsigned)below(8)};
 	history.crash_changes = history.disk->change_count + 1 + below(24);
@@ -305,9 +339,10 @@ static void perform(struct job *j, const struct tern_dataset *data)
 		if (!history.crashed && !job_judge(j))
 			j->broken = true;
 	}
-	/* A job that was done when it was resumed takes no snapshot, and removes none. */
-	if (!history.faults && !history.damaged && !history.apart && !j->broken &&
-		j->members[0].server->first_version < j->plan.steps)
+	/* A job that was done when it was resumed takes no snapshot, and removes none; one that
+	 * loses a server at its end does not take its last one. */
+	if (!j->has_lost && !history.faults && !history.damaged && !history.apart &&
+		!j->broken && j->members[0].server->first_version < j->plan.steps)
 		check_end(j);
 }
 
@@ -320,6 +355,8 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 		.hurt_permille = 30,
 		.nap_permille = seed % 7 == 1 ? 20 : 0,
 		.losses = seed % 3 == 2,
+		/* sessions of programs do not go back */
+		.goes_back = seed % 4 >= 2 && seed / 4 % 4 < 3,
 		.perform = perform};
 
 	if (seed % 4 < 2) {

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Going back (opts.goes_back). A job in sync mode that takes snapshots does not end when it
+ * loses a server, or its last worker: all of its processes leave ("abort" with "back"), and
+ * meet again as at the start, each made anew with the newest snapshot. Who was lost is started
+ * again, perhaps elsewhere (members.c).
+ *
+ * A server that is asked to end lets a snapshot be taken first, so that no step is made twice:
+ *
+ *     server that is asked       server 0
+ *     "leaving"             -->
+ *                                takes a snapshot, or waits for the one under way
+ *                           <--  "abort" with "back", to all
+ *
+ * Servers may find different snapshots, if one searches before server 0 has published its
+ * last one. A worker that is welcomed with two of them leaves, and says with which one server 0
+ * begins: another server that has found another one searches again. So does one of which server 0
+ * itself sees that.
+ */
+#include "server/server_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+
+/* How long a server that was asked to end waits for a snapshot. Processes that were asked to end
+ * are gone within 10 s. */
+#define SNAPSHOT_NS (5 * TERN_NS_PER_S)
+
+static bool is_allowed(const struct tern_server *s)
+{
+	return s->opts.goes_back && s->has_job && s->snapshots;
+}
+
+bool back_is_possible(const struct tern_server *s)
+{
+	return is_allowed(s) && (start_may_have_begun(s) || s->opts.returns) && !s->over;
+}
+
+void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	server_fail_args(s, is_allowed(s) ? -EAGAIN : status, fmt, ap);
+	va_end(ap);
+}
+
+/* ---- a server is asked to end ---- */
+
+/* The last step is done: the job is about to end. */
+static bool is_done(const struct tern_server *s)
+{
+	return s->chunk_count > 0 && sync_is_done(s);
+}
+
+static void time_is_up(struct tern_timer *timer)
+{
+	struct tern_server *s = tern_container_of(timer, struct tern_server, back_timer);
+
+	if (!s->opts.ctx->ending && !is_done(s))
+		back_or_fail(s, -ECANCELED, "%s", s->back_text);
+}
+
+void back_leave(struct tern_server *s, const char *why)
+{
+	/* After the first goodbye the results are safe, and the job is about to end. */
+	if (s->over || *s->back_text || s->bye_count > 0)
+		return;
+	if (!s->running) {
+		back_or_fail(s, -ECANCELED, "%s", why);
+		return;
+	}
+	snprintf(s->back_text, sizeof(s->back_text), "%s", why);
+	s->back_timer.fire = time_is_up;
+	tern_timer_set(s->opts.ctx, &s->back_timer, tern_now_ns(s->env) + SNAPSHOT_NS);
+	if (s->index == 0)
+		snapshots_ask(s);
+	else if (!s->to_zero->gone)
+		tern_talk_say(
+			&s->to_zero->talk, json_pack("{s:s, s:o}", "type", "leaving",
+						   "text", tern_talk_text(why)));
+}
+
+void back_on_leaving(struct server_peer *server, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+	char why[300];
+
+	snprintf(why, sizeof(why), "%s: %.200s", tern_peer_name(server->peer),
+		text ? text : "it leaves");
+	if (back_is_possible(server->server))
+		back_leave(server->server, why);
+}
+
+void back_maybe(struct tern_server *s)
+{
+	if (*s->back_text && s->index == 0 && !is_done(s))
+		back_or_fail(s, -ECANCELED, "%s", s->back_text);
+}
+
+/* ---- different snapshots ---- */
+
+void back_send_away(struct server_peer *server)
+{
+	const struct tern_server *s = server->server;
+	char text[100];
+
+	snprintf(text, sizeof(text), "server 0 begins with snapshot %llu-%08x",
+		(unsigned long long)s->first_version, s->first_number);
+	server->refused = true;
+	tern_talk_deafen(&server->talk);
+	tern_talk_say(&server->talk,
+		json_pack("{s:s, s:s, s:b}", "type", "abort", "text", text, "back", 1));
+	tern_peer_close(server->peer);
+	guests_refused(server);
+}
+
+bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
+{
+	struct tern_server *s = worker->server;
+	json_int_t version = 0, number = 0;
+
+	if (s->running || s->index == 0 || !is_allowed(s) ||
+		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins",
+			&version, &number) < 0 ||
+		(version == (json_int_t)s->first_version &&
+			number == (json_int_t)s->first_number))
+		return false;
+	back_or_fail(s, -EINVAL,
+		"server 0 begins with snapshot %lld-%08llx, and server %u with "
+		"%llu-%08x",
+		(long long)version, (unsigned long long)number, s->index,
+		(unsigned long long)s->first_version, s->first_number);
+	return true;
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Servers at new addresses. A server that comes in the place of a lost one is given the
+ * addresses of some other servers of the job (opts.members), and tells them its own:
+ *
+ *     new server                  member                          worker
+ *     "address", with its number  -->
+ *                                 "again", while its own job still goes on with the former
+ *                                 server of that number
+ *                           <--   "known"
+ *                                                           <--   "join", anew after the loss
+ *                                 "address"                 -->
+ *                                                                 begins anew with it
+ *
+ * A member knows the address for as long as the connection lasts. So the new server keeps
+ * a connection to each member, and makes it anew when it is lost: a member that goes back to a
+ * snapshot (opts.goes_back) ends all of its connections.
+ */
+#include "server/server_state.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/util.h"
+#include "rendezvous/peer.h"
+
+#define DIAL_AGAIN_NS TERN_NS_PER_S
+
+/* ---- the new server ---- */
+
+struct member_link { /* connection to a member */
+	struct tern_server *server;
+	const char *address;
+	struct tern_peer *peer;
+	struct tern_talk talk;
+	bool gone;
+	bool said_waiting, said_unreachable; /* noted already */
+	struct tern_timer timer;             /* for the next attempt */
+};
+
+/* Writes the addresses at which this server can be reached, in the form of one address. */
+static int write_own(const struct tern_server *s, char *out, size_t bytes)
+{
+	char addresses[8][TERN_ADDRESS_BYTES];
+	int n = tern_listener_addresses(
+		s->listener, addresses, TERN_ARRAY_SIZE(addresses));
+	size_t at = 0;
+
+	for (int i = 0; i < TERN_MIN(n, (int)TERN_ARRAY_SIZE(addresses)); i++) {
+		size_t more = strlen(addresses[i]) + (at > 0);
+
+		if (at + more >= bytes)
+			break;
+		at += (size_t)snprintf(
+			out + at, bytes - at, "%s%s", at ? "+" : "", addresses[i]);
+	}
+	return n < 0 ? n : 0;
+}
+
+static void say_address(struct member_link *l)
+{
+	const struct tern_server *s = l->server;
+	char address[TERN_ADDRESS_BYTES] = "";
+
+	if (write_own(s, address, sizeof(address)) == 0)
+		tern_talk_say(&l->talk,
+			json_pack("{s:s, s:I, s:s}", "type", "address", "server",
+				(json_int_t)s->opts.index, "address", address));
+}
+
+static void dial_later(struct member_link *l)
+{
+	struct tern_server *s = l->server;
+
+	if (!s->told)
+		tern_timer_set(
+			s->opts.ctx, &l->timer, tern_now_ns(s->env) + DIAL_AGAIN_NS);
+}
+
+/* The member refuses: it ends, or this server is not one that it can be told of. */
+static void refused(struct member_link *l, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	if (!json_is_true(json_object_get(message, "later")) && !l->server->over)
+		server_fail(l->server, -EINVAL, "--join: the server at %s refuses: %s",
+			l->address, text ? text : "no reason given");
+}
+
+static void link_heard(struct tern_talk *talk, const json_t *message)
+{
+	struct member_link *l = tern_container_of(talk, struct member_link, talk);
+	const char *type = tern_talk_type(message);
+
+	if (strcmp(type, "again") == 0) {
+		if (!l->said_waiting)
+			server_note(l->server,
+				"the job of the server at %s still goes on with another "
+				"server %u: waits until that one is lost",
+				l->address, l->server->opts.index);
+		l->said_waiting = true;
+		say_address(l);
+	} else if (strcmp(type, "known") == 0) {
+		server_note(l->server,
+			"the server at %s tells the workers this server's address",
+			l->address);
+	} else if (strcmp(type, "refused") == 0) {
+		refused(l, message);
+	}
+}
+
+static void link_broken(struct tern_talk *talk, int status)
+{
+	struct member_link *l = tern_container_of(talk, struct member_link, talk);
+
+	(void)status;
+	tern_peer_close(l->peer);
+}
+
+static void link_event(
+	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
+{
+	struct member_link *l = arg;
+	char why[200];
+
+	if (event == TERN_PEER_UP)
+		l->said_waiting = l->said_unreachable = false;
+	if (event != TERN_PEER_DOWN)
+		return;
+	if (status && !l->said_unreachable)
+		server_note(l->server,
+			"the server at %s cannot be reached: %s: tried again", l->address,
+			tern_peer_why(peer, status, why, sizeof(why)));
+	l->said_unreachable = true;
+	l->gone = true;
+	tern_talk_close(&l->talk);
+	dial_later(l);
+}
+
+static int dial(struct member_link *l)
+{
+	struct tern_server *s = l->server;
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "server %u", s->opts.index);
+	l->gone = false;
+	l->talk = (struct tern_talk){.pool = s->talk_pool,
+		.ctx = s->opts.ctx,
+		.heard = link_heard,
+		.broken = link_broken};
+	r = tern_connect(s->opts.ctx, l->address,
+		&(struct tern_peer_opts){.event = link_event, .arg = l, .name = name},
+		&l->peer);
+	if (r < 0)
+		return r;
+	r = tern_talk_open(&l->talk, l->peer);
+	if (r == 0)
+		say_address(l);
+	return r;
+}
+
+static void dial_again(struct tern_timer *timer)
+{
+	struct member_link *l = tern_container_of(timer, struct member_link, timer);
+
+	if (l->server->over || l->server->opts.ctx->ending)
+		return;
+	if (l->peer && (!l->gone || !tern_talk_is_idle(&l->talk))) {
+		dial_later(l);
+		return;
+	}
+	tern_peer_free(TERN_TAKE(l->peer));
+	if (dial(l) < 0)
+		dial_later(l);
+}
+
+int members_init(struct tern_server *s)
+{
+	int r = 0;
+
+	if (!s->opts.member_count)
+		return 0;
+	s->member_links = calloc(s->opts.member_count, sizeof(*s->member_links));
+	if (!s->member_links)
+		return -ENOMEM;
+	for (uint32_t i = 0; r == 0 && i < s->opts.member_count; i++) {
+		struct member_link *l = &s->member_links[i];
+
+		l->server = s;
+		l->address = s->opts.members[i];
+		l->timer.fire = dial_again;
+		r = dial(l);
+	}
+	return r;
+}
+
+void members_end(struct tern_server *s)
+{
+	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+		tern_timer_clear(s->opts.ctx, &s->member_links[i].timer);
+}
+
+void members_fini(struct tern_server *s)
+{
+	free(s->member_links);
+	s->member_links = NULL;
+}
+
+/* ---- the member ---- */
+
+static void tell(const struct server_peer *newcomer, struct server_peer *p)
+{
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:s}", "type", "address", "server",
+			(json_int_t)newcomer->index, "address", newcomer->address));
+}
+
+void members_tell(struct server_peer *worker)
+{
+	tern_list_for_each (n, &worker->server->peers) {
+		const struct server_peer *p =
+			tern_list_entry(n, struct server_peer, node);
+
+		if (p->address && !p->gone)
+			tell(p, worker);
+	}
+}
+
+static void tell_all(const struct server_peer *newcomer)
+{
+	tern_list_for_each (n, &newcomer->server->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if ((p->is_worker || p->returning) && !p->gone)
+			tell(newcomer, p);
+	}
+}
+
+/* Cuts off the last one that has said that it is this server. */
+static void drop_former(const struct server_peer *newcomer)
+{
+	tern_list_for_each_safe (n, &newcomer->server->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p == newcomer || !p->address || p->index != newcomer->index)
+			continue;
+		free(TERN_TAKE(p->address));
+		if (!p->gone)
+			server_drop(p);
+	}
+}
+
+/* True if the steps of this server's job have begun, and the server is not lost, as far as this
+ * one knows: only server 0 knows of the others. */
+static bool has_server(const struct tern_server *s, uint32_t index)
+{
+	if (!s->running)
+		return false;
+	if (s->index == 0)
+		return index < s->job.server_count && others_find(s, index);
+	return index > 0 || !s->to_zero->gone;
+}
+
+/* The server itself may be the one that the caller means to replace. */
+static bool is_own(const struct tern_server *s, uint32_t index)
+{
+	return index == (s->has_job ? s->index : s->opts.index);
+}
+
+static bool is_printable(const char *text)
+{
+	for (; *text; text++)
+		if (*text <= ' ' || *text > '~')
+			return false;
+	return true;
+}
+
+void members_on_address(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+	const json_t *number = json_object_get(message, "server");
+	const char *address = json_string_value(json_object_get(message, "address"));
+	json_int_t index = json_integer_value(number);
+
+	if (!json_is_integer(number) || index < 0 || index >= TERN_SERVERS_MAX ||
+		!address || !*address || strlen(address) >= TERN_ADDRESS_BYTES ||
+		!is_printable(address)) {
+		server_refuse(p,
+			"its message \"address\" is wrong: expected a server from 0 to "
+			"%u, and an address of at most %u printable characters",
+			TERN_SERVERS_MAX - 1, TERN_ADDRESS_BYTES - 1);
+		return;
+	}
+	if (is_own(s, (uint32_t)index)) {
+		server_refuse(p,
+			"this is server %u itself: --join has the addresses of others",
+			(unsigned)index);
+		return;
+	}
+	if (has_server(s, (uint32_t)index)) {
+		guests_ask_later(p);
+		return;
+	}
+	p->address = strdup(address);
+	if (!p->address) {
+		server_refuse(p, "there is no memory for its address");
+		return;
+	}
+	p->index = (uint32_t)index;
+	guests_leave(p);
+	drop_former(p);
+	server_note(s, "server %u is at %s now", p->index, p->address);
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
+	tell_all(p);
+	if (index == 0 && s->to_zero && !s->running)
+		start_again(s);
+}
+
+void members_left(struct server_peer *p)
+{
+	if (!p->server->over)
+		server_note(p->server, "server %u, which was at %s, is gone", p->index,
+			p->address);
+	free(TERN_TAKE(p->address));
+}

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of servers that are lost during the steps and started again, elsewhere, while the other processes of the job
+stay: it goes back to its newest snapshot, and has the bytes of a job that nothing has happened to.
+
+usage: back.py TERN
+"""
+import functools
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+STEPS = job.enough(12_000)
+EVERY = STEPS // 40
+MODEL = "mlp:200,30"  # several chunks
+
+
+def options(*more):
+    return job.small("--slots", 5, *more, model=MODEL, steps=STEPS)
+
+
+def saved(directory):
+    return (directory / "model.safetensors").read_bytes()
+
+
+@functools.cache
+def expected():
+    directory = job.SCRATCH / "expected"
+    job.train(*options("--fabric", "shm", "--save", directory))
+    return saved(directory)
+
+
+def is_event(name):
+    return lambda e: e["event"] == name
+
+
+def makes_steps(event):
+    return event["event"] == "progress" and event["step"] > 0
+
+
+class Hand:
+    """Servers and workers that are started by hand, as in so many terminals."""
+
+    def __init__(self, name, fabric, servers=2, workers=2, wait=60):
+        self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
+        self.fabric, self.wait = fabric, ["--server-wait", wait]
+        self.servers = []
+        self.servers = [self.server(i) for i in range(servers)]
+        self.addresses = [self.address(s) for s in self.servers]
+        self.common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
+        self.workers = [self.worker(i) for i in range(workers)]
+
+    def server(self, index, *more):
+        listen = ["--listen", "127.0.0.1:0"] if self.fabric == "tcp" and "--listen" not in more else []
+        return job.Job("server", "--fabric", self.fabric, "--index", index, *listen, "--snapshots", self.snapshots,
+                       "--snapshot-every", EVERY, *self.wait, *more, "--json")
+
+    @staticmethod
+    def address(server):
+        return server.wait_event(is_event("listening"))["address"]
+
+    def worker(self, index):
+        return job.Job("worker", *self.common, "--join", ",".join(self.addresses), *self.wait, "--index", index, "--json")
+
+    def lose(self, role, index, how):
+        """Ends a process, and waits for its end."""
+        lost = getattr(self, role)[index]
+        lost.process.send_signal(how)
+        lost.end()
+        assert lost.code == (-9 if how == signal.SIGKILL else 128 + how), f"exit code {lost.code}\n{lost.error}"
+        return lost
+
+    def replace(self, index):
+        """Starts a server in the place of a lost one, and names one of the others to it."""
+        self.servers[index] = self.server(index, "--join", self.addresses[1 - index])
+        self.addresses[index] = self.address(self.servers[index])
+
+    def others(self, gone):
+        return [p for p in [*self.servers, *self.workers] if p is not gone]
+
+    def end(self):
+        """All end well, with the right bytes."""
+        for process in [*self.servers, *self.workers]:
+            try:
+                process.end()
+            finally:
+                process.kill()
+            assert process.code == 0, f"{process.args}: exit code {process.code}\n{process.error}"
+        assert saved(self.save) == expected(), "other bytes"
+
+
+def one_server_after_the_other(fabric, how):
+    """Each of two servers is ended and started again at another address, so that none of the first ones is left. All
+    others say what has happened, and stay."""
+    hand = Hand(f"servers-{fabric}-{int(how)}", fabric)
+    for index in (1, 0):
+        hand.workers[0].wait_event(makes_steps)
+        hand.servers[0].wait_event(is_event("snapshot"))
+        lost = hand.lose("servers", index, how)
+        for process in hand.others(lost):
+            text = process.wait_event(is_event("back"))["text"]
+            assert re.search(rf"server {index}|server (of )?\S+ is gone", text) and "newest snapshot" in text, text
+        hand.replace(index)
+        for process in [*hand.servers, *hand.workers]:
+            process.wait_event(is_event("begun"))
+    hand.end()
+
+
+def killed_servers_come_again():
+    for fabric in "tcp", "shm":
+        one_server_after_the_other(fabric, signal.SIGKILL)
+
+
+def servers_that_were_asked_to_end_come_again():
+    one_server_after_the_other("tcp", signal.SIGTERM)
+    one_server_after_the_other("shm", signal.SIGINT)
+
+
+def single_server_comes_again_at_its_address():
+    hand = Hand("single", "tcp", servers=1, workers=1)
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 0, signal.SIGKILL)
+    hand.workers[0].wait_event(is_event("back"))
+    address = hand.addresses[0].split("://")[1]
+    hand.servers[0] = hand.server(0, "--listen", address, "--resume", hand.snapshots)
+    assert lost.code and hand.address(hand.servers[0]).endswith(address)
+    hand.end()
+
+
+def without_a_snapshot_it_goes_back_to_the_start():
+    global EVERY
+    every, EVERY = EVERY, STEPS
+    hand = Hand("start", "tcp")
+    EVERY = every
+    hand.workers[1].wait_event(makes_steps)
+    hand.lose("servers", 1, signal.SIGKILL)
+    hand.replace(1)
+    hand.end()
+
+
+tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
+         without_a_snapshot_it_goes_back_to_the_start])

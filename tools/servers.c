@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See servers.h. */
+#include "tools/servers.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Takes one address, of n characters. */
+static int take(const char *text, size_t n, const struct fabric_settings *fabric,
+	const struct tern_domain *domain, struct servers *out, struct message *why)
+{
+	bool whole = memmem(text, n, "://", 3) != NULL;
+	char *to = out->address[out->count++];
+	int room = sizeof(out->address[0]);
+
+	if (!n || snprintf(to, (size_t)room, "%s%s%.*s", whole ? "" : fabric_name(fabric),
+			  whole ? "" : "://", (int)n, text) >= room)
+		return options_refuse(why, "address %u is %s", out->count,
+			n ? "longer than 127 characters" : "empty");
+	return fabric_check_address(domain, to, why);
+}
+
+int servers_read(const char *join, const struct fabric_settings *fabric,
+	const struct tern_domain *domain, struct servers *out, struct message *error)
+{
+	struct message why;
+	int r = 0;
+
+	out->count = 0;
+	for (const char *p = join; r == 0; p++) {
+		size_t n = strcspn(p, ",");
+
+		if (out->count == TERN_SERVERS_MAX)
+			r = options_refuse(
+				&why, "has more than %u addresses", TERN_SERVERS_MAX);
+		else
+			r = take(p, n, fabric, domain, out, &why);
+		p += n;
+		if (!*p)
+			break;
+	}
+	return r ? options_refuse(error, "--join %.300s: %.200s", join, why.text) : 0;
+}

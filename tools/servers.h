@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The addresses of a job's servers, as in --join: with commas between them. */
+#ifndef TERN_TOOLS_SERVERS_H
+#define TERN_TOOLS_SERVERS_H
+
+#include "ps/job.h"
+#include "tools/fabric.h"
+
+struct servers {
+	char address[TERN_SERVERS_MAX][128]; /* FABRIC://REST, or several joined by + */
+	uint32_t count;
+};
+
+/* Reads the value of --join. An address without "FABRIC://" gets the fabric of --fabric.
+ * -EINVAL: `error` has one line. */
+int servers_read(const char *join, const struct fabric_settings *fabric,
+	const struct tern_domain *domain, struct servers *out, struct message *error);
+
+#endif
