@@ -66,12 +66,6 @@ static bool is_worker(const struct tern_worker *w, const json_t *number)
 	return json_is_integer(number) && i >= 0 && i < w->job.workers;
 }
 
-/* True if the worker was taken for absent while it came (server/start.c): it may come again. */
-static bool comes_again(const struct tern_worker *w)
-{
-	return w->back_is_possible && w->version <= w->own_version;
-}
-
 void worker_on_lost(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
@@ -86,7 +80,8 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 
 	text = text ? text : "no reason given";
 	if (json_is_integer(worker) && lost == w->opts.index) {
-		worker_give_up(w, comes_again(w) ? -EAGAIN : -ECONNABORTED,
+		w->results.cut = w->back_is_possible;
+		worker_give_up(w, -ECONNABORTED,
 			"the job goes on without this worker: %s", text);
 		return;
 	}

@@ -88,7 +88,7 @@ static void close_all(struct tern_worker *w, const char *type)
 			json_pack("{s:s, s:o, s:b, s:I, s:b}", "type", type, "text",
 				tern_talk_text(w->text), "save", w->interrupted,
 				"finisher", (json_int_t)w->finisher, "back",
-				w->status == -EAGAIN));
+				w->status == -EAGAIN || w->server_is_gone));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -218,7 +218,7 @@ static void may_leave(struct tern_worker *w, const json_t *message)
 }
 
 /* True if this worker may be made anew, as its servers may. */
-static bool goes_back(const struct tern_worker *w)
+static bool may_go_back(const struct tern_worker *w)
 {
 	return w->opts.goes_back && (w->opts.returns || w->back_is_possible);
 }
@@ -226,7 +226,7 @@ static bool goes_back(const struct tern_worker *w)
 /* The status of what may be otherwise in a moment, for a worker that has been in the job. */
 static int or_again(const struct tern_worker *w, int status)
 {
-	return goes_back(w) && w->opts.returns ? -EAGAIN : status;
+	return w->opts.goes_back && w->opts.returns ? -EAGAIN : status;
 }
 
 static void aborted(struct worker_server *s, const json_t *message)
@@ -325,11 +325,11 @@ static void moved(struct worker_server *from, const json_t *message)
 
 	if (!json_is_integer(number) || i < 0 || i >= w->job.server_count || !address ||
 		strlen(address) >= sizeof(w->job.servers[0]) ||
-		strcmp(address, w->job.servers[i]) == 0)
+		strcmp(address, w->job.servers[i]) == 0 || w->servers[i].welcome)
 		return;
 	if (w->opts.moved)
 		w->opts.moved(w->opts.arg, (uint32_t)i, address);
-	if (w->opts.goes_back && w->state == WORKER_JOINING && !w->servers[i].welcome)
+	if (w->opts.goes_back && w->state == WORKER_JOINING)
 		worker_give_up(
 			w, -EAGAIN, "server %u is at %s now", (unsigned)i, address);
 }
@@ -340,8 +340,10 @@ static void refused(struct worker_server *s, const json_t *message)
 	struct tern_worker *w = s->worker;
 	const char *text = json_string_value(json_object_get(message, "text"));
 	bool later = json_is_true(json_object_get(message, "later"));
+	bool ending = json_is_true(json_object_get(message, "ending"));
+	int status = later ? or_again(w, -EINVAL) : -EINVAL;
 
-	worker_give_up(w, later ? or_again(w, -EINVAL) : -EINVAL,
+	worker_give_up(w, ending && w->opts.goes_back ? -EAGAIN : status,
 		"server %u refused this worker: %s", s->index,
 		text ? text : "no reason given");
 }
@@ -362,13 +364,15 @@ static void welcomed(struct worker_server *s, const json_t *message)
 	}
 	if (json_is_true(json_object_get(message, "back")))
 		w->back_is_possible = w->opts.goes_back;
+	if (json_is_true(json_object_get(message, "returns")))
+		w->opts.returns = true;
 	if (w->welcomed &&
 		(w->first_version != (uint64_t)version || w->first_number != number)) {
 		differs(s, (uint64_t)version, number);
 		return;
 	}
 	if (w->welcomed && w->joined_late != late) {
-		worker_fail(w, or_again(w, -EPROTO),
+		worker_give_up(w, w->opts.goes_back ? -EAGAIN : -EPROTO,
 			"server %u says that the steps %s begun, and another server says "
 			"otherwise",
 			s->index, late ? "have" : "have not");
@@ -384,11 +388,12 @@ static void welcomed(struct worker_server *s, const json_t *message)
 
 static void say_join(struct worker_server *s, json_t *job)
 {
-	tern_talk_say(
-		&s->talk, json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "join", "worker",
-				  (json_int_t)s->worker->opts.index, "incarnation",
-				  (json_int_t)s->worker->incarnation, "server",
-				  (json_int_t)s->index, "job", json_incref(job)));
+	tern_talk_say(&s->talk,
+		json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:o}", "type", "join", "worker",
+			(json_int_t)s->worker->opts.index, "incarnation",
+			(json_int_t)s->worker->incarnation, "server",
+			(json_int_t)s->index, "back", s->worker->opts.goes_back,
+			"returns", s->worker->opts.returns, "job", json_incref(job)));
 }
 
 /* Joins again: the server had no memory for the message, or the place, or the server's
@@ -472,13 +477,13 @@ static void server_event(
 	s->up = s->up || event == TERN_PEER_UP;
 	if (event != TERN_PEER_DOWN)
 		return;
-	s->gone = true;
+	s->gone = w->server_is_gone = true;
 	tern_talk_close(&s->talk);
 	/* If this worker was asked to leave, the server probably was, too. Then the job
 	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
-		worker_give_up(w, s->up ? or_again(w, status) : status,
+		worker_give_up(w, s->up && may_go_back(w) ? -EAGAIN : status,
 			"server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index],
 			tern_peer_why(peer, status, why, sizeof(why)));
@@ -487,9 +492,9 @@ static void server_event(
 	 * notice it. */
 	else
 		worker_give_up(w,
-			goes_back(w) ? -EAGAIN
-			: status     ? status
-				     : -EPIPE,
+			may_go_back(w) ? -EAGAIN
+			: status       ? status
+				       : -EPIPE,
 			"server %u at %s is gone: %s%s", s->index,
 			w->job.servers[s->index],
 			status ? tern_status_text(status) : "it left too early",

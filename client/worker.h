@@ -51,6 +51,7 @@ struct tern_worker_results {
 	uint32_t slot_loss_count;
 	bool finisher; /* this worker was the one to evaluate, write and save */
 	bool alone;    /* only this worker failed: others may go on, and save */
+	bool cut;      /* the others go on, and this worker may come again (goes_back) */
 	bool left;     /* tern_worker_ask_to_leave(), and server 0 let this worker go */
 	bool was_last; /* `left`, and asked to save, as no other was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an

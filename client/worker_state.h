@@ -162,6 +162,7 @@ struct tern_worker {
 	json_int_t first_number; /* of the snapshot */
 	bool welcomed;
 	bool back_is_possible; /* opts.goes_back, and the servers may go back, too */
+	bool server_is_gone; /* a connection has ended, so this worker is not to blame */
 	/* change.c: a random number of this process; whether it has joined during the steps;
 	 * slots that were moved away, until all servers have asked about them. */
 	uint64_t incarnation;

@@ -9,7 +9,8 @@
  * announces.
  *
  *   worker -> server   {"type":"join", "worker":i, "incarnation":n, "server":j,
- *                      "job":{...}}: n is a random number of the process
+ *                      "job":{...}}: n is a random number of the process. "back":true: the
+ *                      worker can go back with the job; "returns":true: it has been in it
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
  *                      "snapshots":true, "version":v, "number":k}: all workers have
  *                      joined server j. "arithmetic" is "" unless norms are added up over
@@ -19,7 +20,10 @@
  *                      {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
  *                      worker of another job) still belongs to a worker that has left or
- *                      was perhaps killed
+ *                      was perhaps killed. "back":true: the job may go back to a snapshot;
+ *                      "returns":true: it has gone back, and begins again.
+ *                      "refused" with "later":true: it may be otherwise in a moment;
+ *                      "ending":true: the server ends, and another one may take its place
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
  *                      a worker is missing again, or server 0 has no job, or had no
  *                      memory for the message: the server sends "peer" anew when all
@@ -40,6 +44,18 @@
  *                      "finisher", or the one that would have finished, saves the present
  *                      parameters. From a server to server 0: server 0 ends the job. From
  *                      a worker before the steps: only this worker ends
+ *
+ * When the job goes back to a snapshot, or goes on from one (server/back.c, members.c):
+ *
+ *   any                "abort" with "back":true: all leave the job, and meet again
+ *   server -> server 0 {"type":"leaving", "text":...}: the server was asked to end, and waits for
+ *                      a snapshot
+ *   worker -> server   "failed" with "begins":[v, k]: server 0 has welcomed the worker with
+ *                      snapshot k of step v, and another server with another one
+ *   server -> server   {"type":"address", "server":j, "address":a}: the sender comes in the place of
+ *                      server j, which was lost. The answer is {"type":"known"}, "refused", or
+ *                      "again" while the other server has a server j
+ *   server -> worker   {"type":"address", "server":j, "address":a}
  *
  * Initial values that workers have (server/given.c), after "start":
  *

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Going back (opts.goes_back). A job in sync mode that takes snapshots does not end when it
- * loses a server, or its last worker: all of its processes leave ("abort" with "back"), and
- * meet again as at the start, each made anew with the newest snapshot. Who was lost is started
- * again, perhaps elsewhere (members.c).
+ * loses a server, or its last worker, if its workers can go back, too: all of its processes leave
+ * ("abort" with "back"), and meet again as at the start, each made anew with the newest snapshot.
+ * Who was lost is started again, perhaps elsewhere (members.c).
  *
  * A server that is asked to end lets a snapshot be taken first, so that no step is made twice:
  *
  *     server that is asked       server 0
  *     "leaving"             -->
- *                                takes a snapshot, or waits for the one under way
+ *                                takes a snapshot
  *                           <--  "abort" with "back", to all
  *
  * Servers may find different snapshots, if one searches before server 0 has published its
- * last one. A worker that is welcomed with two of them leaves, and says with which one server 0
- * begins: another server that has found another one searches again. So does one of which server 0
- * itself sees that.
+ * last one. Server 0 decides: whoever sees the difference, a worker that both have welcomed or
+ * server 0 itself, tells the other server with which one server 0 begins, and that server is made
+ * anew with this one.
  */
 #include "server/server_state.h"
 
@@ -30,7 +30,15 @@
 
 static bool is_allowed(const struct tern_server *s)
 {
-	return s->opts.goes_back && s->has_job && s->snapshots;
+	if (!s->opts.goes_back || !s->has_job || !s->snapshots)
+		return false;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		const struct server_peer *p = s->workers[i];
+
+		if (p && !p->absent && !p->lost && !p->goes_back)
+			return false;
+	}
+	return true;
 }
 
 bool back_is_possible(const struct tern_server *s)
@@ -45,6 +53,27 @@ void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	va_start(ap, fmt);
 	server_fail_args(s, is_allowed(s) ? -EAGAIN : status, fmt, ap);
 	va_end(ap);
+}
+
+void back_on_abort(struct tern_server *s, const json_t *message, const char *why)
+{
+	json_int_t step = 0, number = 0;
+
+	/* After the first goodbye the results are safe, and the job is about to end. */
+	if (s->bye_count > 0)
+		return;
+	if (json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins", &step,
+		    &number) == 0)
+		back_begin_with(s, step, number);
+	back_or_fail(s, -ECANCELED, "%s", why);
+}
+
+void back_without_workers(struct tern_server *s)
+{
+	if (s->failed_last)
+		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
+	else
+		back_or_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 }
 
 /* ---- a server is asked to end ---- */
@@ -65,7 +94,6 @@ static void time_is_up(struct tern_timer *timer)
 
 void back_leave(struct tern_server *s, const char *why)
 {
-	/* After the first goodbye the results are safe, and the job is about to end. */
 	if (s->over || *s->back_text || s->bye_count > 0)
 		return;
 	if (!s->running) {
@@ -73,10 +101,11 @@ void back_leave(struct tern_server *s, const char *why)
 		return;
 	}
 	snprintf(s->back_text, sizeof(s->back_text), "%s", why);
+	s->back_ns = tern_now_ns(s->env);
 	s->back_timer.fire = time_is_up;
-	tern_timer_set(s->opts.ctx, &s->back_timer, tern_now_ns(s->env) + SNAPSHOT_NS);
+	tern_timer_set(s->opts.ctx, &s->back_timer, s->back_ns + SNAPSHOT_NS);
 	if (s->index == 0)
-		snapshots_ask(s);
+		snapshots_ask_anew(s);
 	else if (!s->to_zero->gone)
 		tern_talk_say(
 			&s->to_zero->talk, json_pack("{s:s, s:o}", "type", "leaving",
@@ -96,11 +125,21 @@ void back_on_leaving(struct server_peer *server, const json_t *message)
 
 void back_maybe(struct tern_server *s)
 {
-	if (*s->back_text && s->index == 0 && !is_done(s))
+	if (*s->back_text && s->index == 0 && snapshots_published_ns(s) >= s->back_ns &&
+		!is_done(s))
 		back_or_fail(s, -ECANCELED, "%s", s->back_text);
 }
 
 /* ---- different snapshots ---- */
+
+void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number)
+{
+	if (step < 0 || number < 0 || number > UINT32_MAX)
+		return;
+	s->stats.is_told = true;
+	s->stats.told_step = (uint64_t)step;
+	s->stats.told_number = (uint32_t)number;
+}
 
 void back_send_away(struct server_peer *server)
 {
@@ -112,7 +151,9 @@ void back_send_away(struct server_peer *server)
 	server->refused = true;
 	tern_talk_deafen(&server->talk);
 	tern_talk_say(&server->talk,
-		json_pack("{s:s, s:s, s:b}", "type", "abort", "text", text, "back", 1));
+		json_pack("{s:s, s:s, s:b, s:[I, I]}", "type", "abort", "text", text,
+			"back", 1, "begins", (json_int_t)s->first_version,
+			(json_int_t)s->first_number));
 	tern_peer_close(server->peer);
 	guests_refused(server);
 }
@@ -120,18 +161,19 @@ void back_send_away(struct server_peer *server)
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 {
 	struct tern_server *s = worker->server;
-	json_int_t version = 0, number = 0;
+	json_int_t step = 0, number = 0;
 
-	if (s->running || s->index == 0 || !is_allowed(s) ||
-		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins",
-			&version, &number) < 0 ||
-		(version == (json_int_t)s->first_version &&
+	if (s->running || s->index == 0 || !s->opts.returns || !is_allowed(s) ||
+		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins", &step,
+			&number) < 0 ||
+		(step == (json_int_t)s->first_version &&
 			number == (json_int_t)s->first_number))
 		return false;
+	back_begin_with(s, step, number);
 	back_or_fail(s, -EINVAL,
 		"server 0 begins with snapshot %lld-%08llx, and server %u with "
 		"%llu-%08x",
-		(long long)version, (unsigned long long)number, s->index,
+		(long long)step, (unsigned long long)number, s->index,
 		(unsigned long long)s->first_version, s->first_number);
 	return true;
 }

@@ -87,18 +87,21 @@ static void refuse_late(struct server_peer *p)
 	server_refuse(p, "the job is about to end: no worker is needed any more");
 }
 
-static void welcome(struct server_peer *p, uint32_t index, json_int_t incarnation)
+static void welcome(
+	struct server_peer *p, uint32_t index, json_int_t incarnation, bool back)
 {
 	const struct tern_server *s = p->server;
 
 	p->returning = true;
+	p->goes_back = back;
 	p->index = index;
 	p->incarnation = (uint64_t)incarnation;
 	guests_leave(p);
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b}", "type", "welcome",
-					"version", (json_int_t)s->first_version, "number",
-					(json_int_t)s->first_number, "back",
-					s->opts.goes_back, "running", 1));
+	tern_talk_say(
+		&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b, s:b}", "type", "welcome",
+				  "version", (json_int_t)s->first_version, "number",
+				  (json_int_t)s->first_number, "back", s->opts.goes_back,
+				  "returns", s->opts.returns, "running", 1));
 }
 
 /* True if the process was perhaps killed, which this server will then know soon. */
@@ -128,11 +131,12 @@ void change_on_join(struct server_peer *p, uint32_t index, const json_t *message
 		 (other && may_be_lost_soon(other)) || is_sending_to(s, index))
 		guests_ask_later(p);
 	else if (!holder->lost || other)
-		server_refuse_now(p, "worker %u has joined already", index);
+		server_refuse_for_now(p, "worker %u has joined already", index);
 	else if (!json_is_integer(incarnation))
 		server_refuse(p, "incarnation: expected an integer");
 	else
-		welcome(p, index, json_integer_value(incarnation));
+		welcome(p, index, json_integer_value(incarnation),
+			json_is_true(json_object_get(message, "back")));
 }
 
 bool change_is_awaited(const struct tern_server *s)

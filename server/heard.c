@@ -97,6 +97,18 @@ static void on_abort_by_zero(struct server_peer *p, const json_t *message)
 	server_aborted(p, "server 0", message);
 }
 
+/* A server 0 that ends goes back, perhaps. */
+static void on_refused_by_zero(struct server_peer *p, const json_t *message)
+{
+	struct tern_server *s = p->server;
+
+	if (s->opts.goes_back && !s->running &&
+		json_is_true(json_object_get(message, "ending")))
+		start_on_again(s);
+	else
+		server_aborted(p, "server 0", message);
+}
+
 /* ---- the table ---- */
 
 static const struct word {
@@ -142,7 +154,7 @@ static const struct word {
 	{"leaving", SERVER, SYNC_STEPS, back_on_leaving},
 	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
-	{"refused", ZERO, ANY_TIME, on_abort_by_zero},
+	{"refused", ZERO, ANY_TIME, on_refused_by_zero},
 };
 
 static enum speaker speaker_of(const struct server_peer *p)
@@ -251,6 +263,10 @@ void server_heard(struct tern_talk *talk, const json_t *message)
 		change_keep(p, message);
 		return;
 	}
+	/* A worker that is asked to join here again may take part already, as server 0 says. It
+	 * will be lost, since it has not joined this server in time, and come again. */
+	if (p->asks_again && find(tern_talk_type(message), WORKER))
+		return;
 	if (word && is_time(s, word->when)) {
 		word->on(p, message);
 		return;

@@ -180,7 +180,7 @@ void join_meet_zero(struct tern_server *s)
 	int r = others_connect(s);
 
 	if (r < 0)
-		server_fail(s, r, "server 0 at %s: %s", s->workers[0]->zero,
+		server_fail(s, r, "server 0 at %s: %s", start_find_present(s)->zero,
 			r == -EINVAL ? "not an address" : tern_status_text(r));
 }
 
@@ -190,10 +190,10 @@ static void welcome(struct server_peer *p)
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:I, s:b}", "type", "welcome", "version",
-			(json_int_t)s->first_version, "number",
-			(json_int_t)s->first_number, "back", s->opts.goes_back));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b}", "type", "welcome",
+					"version", (json_int_t)s->first_version, "number",
+					(json_int_t)s->first_number, "back",
+					s->opts.goes_back, "returns", s->opts.returns));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);
@@ -221,7 +221,7 @@ void join_shard_made(struct tern_server *s)
 {
 	note_memory(s);
 	for (uint32_t i = 0; i < s->job.workers && !s->over; i++)
-		if (s->workers[i])
+		if (s->workers[i] && !s->workers[i]->absent)
 			welcome(s->workers[i]);
 }
 
@@ -252,7 +252,7 @@ static void want_place(struct server_peer *p, uint32_t index, const json_t *mess
 	else if (p->server->running)
 		change_on_join(p, index, message);
 	else
-		server_refuse_now(p, "worker %u has joined already", index);
+		server_refuse_for_now(p, "worker %u has joined already", index);
 }
 
 void join_on_join(struct server_peer *p, const json_t *message)
@@ -279,6 +279,9 @@ void join_on_join(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->is_worker = true;
+	p->goes_back = json_is_true(json_object_get(message, "back"));
+	if (s->opts.goes_back && json_is_true(json_object_get(message, "returns")))
+		s->opts.returns = true;
 	guests_leave(p);
 	p->index = index;
 	s->workers[index] = p;
@@ -346,8 +349,6 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 	const json_t *message, struct tern_ps_text *why)
 {
 	bool takes = json_is_true(json_object_get(message, "snapshots"));
-	json_int_t version = json_integer_value(json_object_get(message, "version"));
-	json_int_t number = json_integer_value(json_object_get(message, "number"));
 
 	if (takes != !!s->snapshots)
 		snprintf(why->text, sizeof(why->text),
@@ -359,7 +360,11 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 		snprintf(why->text, sizeof(why->text),
 			"server %u begins with snapshot %lld-%08llx, and server 0 with "
 			"%llu-%08x: all servers need the same --resume",
-			index, (long long)version, (unsigned long long)number,
+			index,
+			(long long)json_integer_value(
+				json_object_get(message, "version")),
+			(unsigned long long)json_integer_value(
+				json_object_get(message, "number")),
 			(unsigned long long)s->first_version, s->first_number);
 	else
 		return true;
@@ -395,15 +400,16 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	struct tern_ps_text why = {""};
 	uint32_t index;
 
-	if (!p->server->has_job) {
+	if (!p->server->has_job || (p->server->running && p->server->opts.goes_back)) {
+		/* Or its job goes on with another server of this number, which is lost, as this
+		 * server will know soon. */
 		start_send_away(p);
-	} else if (p->server->opts.goes_back && !begins_alike(p->server, message)) {
+	} else if (p->server->opts.returns && !begins_alike(p->server, message)) {
 		back_send_away(p);
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);
 	} else if (others_find(p->server, index)) {
-		/* The former one of this number has gone back, or was lost, which this server
-		 * will know soon. */
+		/* So it is here. */
 		start_send_away(p);
 	} else {
 		p->is_server = true;

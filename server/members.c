@@ -70,6 +70,7 @@ static void say_address(struct member_link *l)
 				(json_int_t)s->opts.index, "address", address));
 }
 
+/* Tries again in a second. */
 static void dial_later(struct member_link *l)
 {
 	struct tern_server *s = l->server;
@@ -139,7 +140,7 @@ static void link_event(
 	dial_later(l);
 }
 
-static int dial(struct member_link *l)
+static void dial(struct member_link *l)
 {
 	struct tern_server *s = l->server;
 	char name[32];
@@ -154,12 +155,14 @@ static int dial(struct member_link *l)
 	r = tern_connect(s->opts.ctx, l->address,
 		&(struct tern_peer_opts){.event = link_event, .arg = l, .name = name},
 		&l->peer);
-	if (r < 0)
-		return r;
-	r = tern_talk_open(&l->talk, l->peer);
 	if (r == 0)
+		r = tern_talk_open(&l->talk, l->peer);
+	if (r == 0) {
 		say_address(l);
-	return r;
+		return;
+	}
+	l->gone = true;
+	dial_later(l);
 }
 
 static void dial_again(struct tern_timer *timer)
@@ -173,28 +176,25 @@ static void dial_again(struct tern_timer *timer)
 		return;
 	}
 	tern_peer_free(TERN_TAKE(l->peer));
-	if (dial(l) < 0)
-		dial_later(l);
+	dial(l);
 }
 
 int members_init(struct tern_server *s)
 {
-	int r = 0;
-
 	if (!s->opts.member_count)
 		return 0;
 	s->member_links = calloc(s->opts.member_count, sizeof(*s->member_links));
 	if (!s->member_links)
 		return -ENOMEM;
-	for (uint32_t i = 0; r == 0 && i < s->opts.member_count; i++) {
+	for (uint32_t i = 0; i < s->opts.member_count; i++) {
 		struct member_link *l = &s->member_links[i];
 
 		l->server = s;
 		l->address = s->opts.members[i];
 		l->timer.fire = dial_again;
-		r = dial(l);
+		dial(l);
 	}
-	return r;
+	return 0;
 }
 
 void members_end(struct tern_server *s)
@@ -239,24 +239,31 @@ static void tell_all(const struct server_peer *newcomer)
 	}
 }
 
-/* Cuts off the last one that has said that it is this server. */
-static void drop_former(const struct server_peer *newcomer)
+/* The server that has said that it is this one; NULL: none has. */
+static struct server_peer *find_newcomer(const struct tern_server *s, uint32_t index)
 {
-	tern_list_for_each_safe (n, &newcomer->server->peers) {
+	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p == newcomer || !p->address || p->index != newcomer->index)
-			continue;
-		free(TERN_TAKE(p->address));
-		if (!p->gone)
-			server_drop(p);
+		if (p->address && p->index == index && !p->gone)
+			return p;
 	}
+	return NULL;
 }
 
-/* True if the steps of this server's job have begun, and the server is not lost, as far as this
- * one knows: only server 0 knows of the others. */
+const char *members_find(const struct tern_server *s, uint32_t index)
+{
+	const struct server_peer *p = find_newcomer(s, index);
+
+	return p ? p->address : start_find_present(s)->zero;
+}
+
+/* True if the server is not lost, as far as this one knows: another one has said that it is that
+ * server, or the steps have begun. Only server 0 knows of the others then. */
 static bool has_server(const struct tern_server *s, uint32_t index)
 {
+	if (find_newcomer(s, index))
+		return true;
 	if (!s->running)
 		return false;
 	if (s->index == 0)
@@ -294,6 +301,10 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			TERN_SERVERS_MAX - 1, TERN_ADDRESS_BYTES - 1);
 		return;
 	}
+	if (!s->opts.goes_back || (s->has_job && index >= s->job.server_count)) {
+		server_refuse(p, "no server %u of this job is lost", (unsigned)index);
+		return;
+	}
 	if (is_own(s, (uint32_t)index)) {
 		server_refuse(p,
 			"this is server %u itself: --join has the addresses of others",
@@ -311,17 +322,18 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	}
 	p->index = (uint32_t)index;
 	guests_leave(p);
-	drop_former(p);
-	server_note(s, "server %u is at %s now", p->index, p->address);
+	if (guests_may_note(s))
+		server_note(s, "server %u is at %s now", p->index, p->address);
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
 	tell_all(p);
-	if (index == 0 && s->to_zero && !s->running)
+	if (index == 0 && s->to_zero && !s->running &&
+		strcmp(s->to_zero->zero, p->address) != 0)
 		start_again(s);
 }
 
 void members_left(struct server_peer *p)
 {
-	if (!p->server->over)
+	if (!p->server->over && guests_may_note(p->server))
 		server_note(p->server, "server %u, which was at %s, is gone", p->index,
 			p->address);
 	free(TERN_TAKE(p->address));

@@ -13,7 +13,7 @@
 
 /* The connection to another server (p) has ended, with `status` 0 if that server has said
  * goodbye, which it does when it ends. A loss during the steps ends the
- * job. A loss after the first goodbye of a worker does not, since no server has anything
+ * job, or lets it go back. A loss after the first goodbye of a worker does not, since no server has anything
  * left to do then. Nor does a loss before the steps: this server connects to server 0
  * again, or (on server 0) waits until the other server has connected again. */
 void others_lost(struct server_peer *p, int status, const char *name)
@@ -95,9 +95,9 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* Uses the address that worker 0 sent, not the one in the job: the worker that
-	 * brought the job may have left. */
-	memcpy(p->zero, s->workers[0]->zero, sizeof(p->zero));
+	/* Uses the address that a worker sent which is here, not the one in the job: the
+	 * worker that brought the job may have left. */
+	snprintf(p->zero, sizeof(p->zero), "%s", members_find(s, 0));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){
 			.event = zero_event, .arg = p, .name = name, .pool = s->staging},

@@ -34,6 +34,13 @@ static void passed_over(struct tern_snapshot_search *search, const char *text)
 	server_warn(r->server, "%s", text);
 }
 
+/* The status of a failure to read: in a job that goes back it may be otherwise in a moment, as when
+ * a file was removed since a newer snapshot was published. */
+static int or_again(const struct tern_server *s, int status)
+{
+	return s->opts.goes_back && s->opts.returns ? -EAGAIN : status;
+}
+
 static void searched(struct tern_snapshot_search *search, int status)
 {
 	struct resume *r = tern_container_of(search, struct resume, search);
@@ -42,7 +49,7 @@ static void searched(struct tern_snapshot_search *search, int status)
 	if (s->over)
 		return;
 	if (status < 0) {
-		server_fail(s, status, "--resume: %s",
+		server_fail(s, or_again(s, status), "--resume: %s",
 			*search->why.text ? search->why.text : strerror(-status));
 		return;
 	}
@@ -282,7 +289,7 @@ static void part_read(struct tern_file_op *op)
 		status = check_part(r, &why);
 	r->chunk = 0;
 	if (status < 0)
-		server_fail(s, status, "--resume: %s", why.text);
+		server_fail(s, or_again(s, status), "--resume: %s", why.text);
 	else
 		load_chunks(r);
 }
@@ -308,8 +315,8 @@ static void load_next(struct resume *r)
 	if (r->path)
 		status = tern_env_file(r->server->env, &r->op);
 	if (status < 0)
-		server_fail(r->server, status, "--resume: a part cannot be read: %s",
-			strerror(-status));
+		server_fail(r->server, or_again(r->server, status),
+			"--resume: a part cannot be read: %s", strerror(-status));
 }
 
 bool resume_load(struct tern_server *s)

@@ -2,7 +2,7 @@
 /*
  * Connections, goodbyes and failures. A worker that leaves before the steps begin ends
  * alone (start.c); later losses of workers are handled by lease.c, and the loss of a
- * server during the steps ends the job (others.c).
+ * server during the steps ends the job, or lets it go back to a snapshot (others.c, back.c).
  *
  * The end: `over` is set once, after a failure with a status and a sentence that gives
  * the reason, which the workers and servers of the job are told. Guests are refused,
@@ -110,7 +110,7 @@ static void say_end(struct server_peer *p)
 	const struct tern_server *s = p->server;
 
 	if (!server_has_joined(p) || p->returning) {
-		server_refuse_now(p, "the server is ending");
+		server_refuse_for_now(p, "the server is ending");
 		return;
 	}
 	if (s->status < 0)
@@ -194,12 +194,14 @@ static void refuse(struct server_peer *p, bool later, const char *fmt, va_list a
 	vsnprintf(text, sizeof(text), fmt, ap);
 	p->refused = true;
 	p->returning = p->ready = p->chosen = false;
+	free(TERN_TAKE(p->address));
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
 			p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
-	tern_talk_say(&p->talk, json_pack("{s:s, s:o, s:b}", "type", "refused", "text",
-					tern_talk_text(text), "later", later));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:o, s:b, s:b}", "type", "refused", "text",
+			tern_talk_text(text), "later", later, "ending", p->server->over));
 	tern_peer_close(p->peer);
 	guests_refused(p);
 }
@@ -213,7 +215,7 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 	va_end(ap);
 }
 
-void server_refuse_now(struct server_peer *p, const char *fmt, ...)
+void server_refuse_for_now(struct server_peer *p, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -270,7 +272,7 @@ void server_maybe_end(struct tern_server *s)
 	if (s->bye_count == 0) {
 		/* Server 0 may have let a worker in, of which this server does not know yet. */
 		if (s->index == 0 || s->to_zero->gone)
-			back_or_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
+			back_without_workers(s);
 		return;
 	}
 	if (snapshots_hold_end(s)) {
@@ -302,7 +304,7 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	if ((!p->server->running && p->is_worker) || p->returning)
 		lease_lost(p, false, "%s", why);
 	else if (json_is_true(json_object_get(message, "back")))
-		back_or_fail(p->server, -ECANCELED, "%s", why);
+		back_on_abort(p->server, message, why);
 	else if (save && p->server->index == 0)
 		leaving_interrupt(p->server, why);
 	else if (save)
@@ -361,7 +363,7 @@ void server_broken(struct tern_talk *talk, int status)
 		return;
 	if (p->is_worker || p->returning)
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
-	else if (server_has_joined(p))
+	else if (server_has_joined(p) && !p->address)
 		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);
 	else
 		server_refuse(p, "%s", text);

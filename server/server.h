@@ -59,6 +59,11 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 struct tern_server_stats {
 	bool has_job;   /* a worker has joined */
 	uint32_t index; /* number of this server */
+	/* Server 0 begins with this snapshot (step 0: none), and this server has found another
+	 * one: the next one in its place begins with server 0's. */
+	bool is_told;
+	uint64_t told_step;
+	uint32_t told_number;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
@@ -94,9 +99,10 @@ struct tern_server_opts {
 	 * options and the newest snapshot, takes this one's place.
 	 */
 	bool goes_back;
-	bool returns; /* the job has begun before, and was to go back */
-	/* The steps begin although workers have not come, if at least one has, for so long: their
-	 * slots are others' until they come. 0: the steps begin with all workers. */
+	/* The job has begun before, and was to go back. (A worker may tell that, too.) */
+	bool returns;
+	/* The steps of such a job begin although workers have not come, if at least one has, for
+	 * so long: their slots are others' until they come. 0: they begin with all workers. */
 	uint64_t absent_ns;
 	/* Addresses of other servers of a job that has lost server `index`: this one comes in
 	 * its place, and tells them its own address (members.c). The array is used until

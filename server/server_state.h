@@ -77,6 +77,7 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
+	bool goes_back;       /* back.c: the worker can go back with the job */
 	/* change.c: messages of this worker that wait until the change under way is carried
 	 * out here, and their bytes. */
 	json_t *kept;
@@ -384,9 +385,11 @@ struct tern_server {
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
 	char interrupt_text[400];
 	char leave_text[300]; /* why the last worker leaves that said so */
-	/* back.c: the job goes back as soon as a snapshot is published, for this reason, or
-	 * when the timer fires; "": it does not. */
+	/* back.c: the job goes back as soon as a snapshot is published that was begun after
+	 * `back_ns`, for this reason, or when the timer fires; "": it does not. */
 	char back_text[300];
+	uint64_t back_ns;
+	bool failed_last; /* the last worker that was lost has failed by itself */
 	struct tern_timer back_timer;
 	struct member_link *member_links; /* members.c; NULL: there are none */
 	struct tern_timer zero_timer;     /* start.c: next attempt to reach server 0 */
@@ -474,7 +477,7 @@ void server_maybe_end(struct tern_server *s);
 void server_refuse(struct server_peer *p, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* The same, but the peer may try again, if it has reason to think that this will change. */
-void server_refuse_now(struct server_peer *p, const char *fmt, ...)
+void server_refuse_for_now(struct server_peer *p, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void server_drop(struct server_peer *p);
 void server_broken(struct tern_talk *talk, int status);
@@ -635,7 +638,8 @@ bool change_needs(const struct server_peer *p);
  * server that asks ends the job. That is the default of the workers' --wait: a worker
  * with a longer --wait may still be trying to reach server 0. */
 #define START_AGAIN_MAX 300u
-bool start_has_workers(const struct tern_server *s);
+/* The first worker that has joined; NULL: none has, but perhaps some are absent. */
+const struct server_peer *start_find_present(const struct tern_server *s);
 void start_maybe(struct tern_server *s);
 /* True if all workers have joined this server and are connected to it. */
 bool start_all_here(const struct tern_server *s);
@@ -645,7 +649,8 @@ bool start_may_have_begun(const struct tern_server *s);
 /* Called when a lost connection was restored: perhaps the start has waited for it. */
 void start_on_recovered(struct tern_server *s);
 void start_wait(struct tern_server *s); /* called when the server has a job */
-/* Called when a worker has joined: opts.absent_ns counts from the first one. */
+/* Called when a worker has joined, or a place is free again: opts.absent_ns counts from the first
+ * time on. */
 void start_count_absent(struct tern_server *s);
 /* Writes for which processes the start waits. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
@@ -696,10 +701,16 @@ void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 bool back_is_possible(const struct tern_server *s);
 /* This server was asked to end: goes back when a snapshot is published. */
 void back_leave(struct tern_server *s, const char *why);
+/* A process of the job has said "abort" with "back". */
+void back_on_abort(struct tern_server *s, const json_t *message, const char *why);
+/* The last worker is lost. */
+void back_without_workers(struct tern_server *s);
 void back_on_leaving(struct server_peer *server, const json_t *message);
 /* No snapshot is being taken any more. */
 void back_maybe(struct tern_server *s);
-/* Server 0: another server has found another snapshot, and is to search again. */
+/* The server that is made in this one's place is to begin with this snapshot. */
+void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number);
+/* Server 0: another server has found another snapshot, and is to begin with this one's. */
 void back_send_away(struct server_peer *server);
 /* A worker has found that another server begins with another snapshot than this one: if that
  * is server 0, this one searches again. True: it does. */
@@ -710,6 +721,8 @@ int members_init(struct tern_server *s);
 void members_end(struct tern_server *s);
 void members_fini(struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
+/* Where the server is now, as it has told this one, or else as a worker has told that is here. */
+const char *members_find(const struct tern_server *s, uint32_t index);
 /* Tells a worker the new addresses of servers. */
 void members_tell(struct server_peer *worker);
 /* The connection with a server that has told its address has ended. */
@@ -788,6 +801,10 @@ void snapshots_end(struct tern_server *s); /* the server ends: no further one is
 void snapshots_step_made(const struct chunk *c); /* the chunk has its next version */
 /* A snapshot is wanted now. */
 void snapshots_ask(struct tern_server *s);
+/* Server 0: the same, but one that is being taken already does not count. */
+void snapshots_ask_anew(struct tern_server *s);
+/* Server 0: when the last snapshot was begun; 0: it was not published. */
+uint64_t snapshots_published_ns(const struct tern_server *s);
 /* True if the job is done, but for a snapshot: the server must not end yet. */
 bool snapshots_hold_end(const struct tern_server *s);
 void snapshots_on_begin(struct server_peer *zero, const json_t *message);

@@ -401,7 +401,7 @@ static void made(struct tern_task *task)
 	s->made_count++;
 	if (s->over)
 		return;
-	if (start_has_workers(s))
+	if (start_find_present(s))
 		shard_make(s);
 	else
 		start_forget(s);
@@ -417,7 +417,7 @@ void shard_make(struct tern_server *s)
 
 void shard_loaded(struct tern_server *s)
 {
-	if (start_has_workers(s))
+	if (start_find_present(s))
 		join_shard_made(s);
 	else
 		start_forget(s);

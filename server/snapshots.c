@@ -61,8 +61,10 @@ void snapshots_cleaned(struct tern_server *s)
 {
 	snapshots_enter(s->snapshots, SNAPSHOTS_IDLE);
 	tern_timer_clear(s->opts.ctx, &s->snapshots->slow_timer);
-	next_due(s);
 	back_maybe(s);
+	if (s->over)
+		return;
+	next_due(s);
 	server_maybe_end(s);
 }
 
@@ -250,7 +252,7 @@ static void begin(struct tern_server *s, uint64_t step)
 						  (json_int_t)id.number));
 	}
 	snapshot_take(s, id);
-	/* The loss of a server ends the job, but for the time after the last step. */
+	/* After a loss of a server this one ends, but for the time after the last step. */
 	for (uint32_t i = 1; i < s->job.server_count; i++)
 		if (!others_find(s, i))
 			snapshots_on_lost(s, i);
@@ -362,6 +364,18 @@ void snapshots_ask(struct tern_server *s)
 		return; /* one is being taken */
 	n->asked = true;
 	next_due(s);
+}
+
+void snapshots_ask_anew(struct tern_server *s)
+{
+	s->snapshots->asked = true;
+	if (s->snapshots->state == SNAPSHOTS_IDLE)
+		next_due(s);
+}
+
+uint64_t snapshots_published_ns(const struct tern_server *s)
+{
+	return s->snapshots->failed ? 0 : s->snapshots->begun_ns;
 }
 
 bool snapshots_hold_end(const struct tern_server *s)

@@ -32,12 +32,12 @@
 #define WAITING_NS       (10 * TERN_NS_PER_S)
 #define WAITING_AGAIN_NS (60 * TERN_NS_PER_S)
 
-bool start_has_workers(const struct tern_server *s)
+const struct server_peer *start_find_present(const struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (s->workers[i] && !s->workers[i]->absent)
-			return true;
-	return false;
+			return s->workers[i];
+	return NULL;
 }
 
 /* ---- a worker leaves ---- */
@@ -87,7 +87,7 @@ static void maybe_forget(struct tern_server *s)
 {
 	/* While a task is making a chunk, the shard cannot be freed: made() in shard.c
 	 * forgets the job after the task. */
-	if (s->has_job && !start_has_workers(s) && shard_is_made(s))
+	if (s->has_job && !start_find_present(s) && shard_is_made(s))
 		start_forget(s);
 }
 
@@ -176,9 +176,9 @@ size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 		if (!s->workers[i] || !s->workers[i]->welcome || s->workers[i]->unlinked)
 			n += (size_t)snprintf(
 				text + n, bytes - n, "%sworker %u", n ? ", " : "", i);
-	if (n == 0 && s->index != 0)
+	if (n == 0 && s->index != 0 && start_find_present(s))
 		return (size_t)snprintf(text, bytes, "server 0 at %s to begin the steps",
-			s->workers[0]->zero);
+			start_find_present(s)->zero);
 	for (uint32_t i = 1; n == 0 && i < s->job.server_count; i++)
 		if (!others_find(s, i))
 			n = (size_t)snprintf(text, bytes, "server %u", i);
@@ -206,15 +206,6 @@ void start_wait(struct tern_server *s)
 }
 
 /* ---- workers that do not come ---- */
-
-/* A worker that has come, and so knows where server 0 is. */
-static const struct server_peer *find_present(const struct tern_server *s)
-{
-	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (s->workers[i] && !s->workers[i]->absent)
-			return s->workers[i];
-	return NULL;
-}
 
 /* Puts a peer without a connection in the worker's place. */
 static int set_absent(
@@ -245,7 +236,11 @@ static void begin_without(struct tern_timer *timer)
 
 	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
 		return;
-	present = find_present(s);
+	if (!shard_is_made(s)) {
+		start_count_absent(s);
+		return;
+	}
+	present = start_find_present(s);
 	if (!present || s->joined_count == s->job.workers)
 		return;
 	start_name_missing(s, names, sizeof(names));
@@ -265,7 +260,7 @@ static void begin_without(struct tern_timer *timer)
 
 void start_count_absent(struct tern_server *s)
 {
-	if (!s->opts.absent_ns || s->absent_timer.place)
+	if (!s->opts.returns || !s->opts.absent_ns || s->absent_timer.place)
 		return;
 	s->absent_timer.fire = begin_without;
 	tern_timer_set(
@@ -276,7 +271,7 @@ void start_count_absent(struct tern_server *s)
 
 bool start_all_here(const struct tern_server *s)
 {
-	if (!s->has_job || s->joined_count < s->job.workers)
+	if (!s->has_job || s->joined_count < s->job.workers || !start_find_present(s))
 		return false;
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (s->workers[i]->unlinked)

@@ -334,9 +334,32 @@ static _Noreturn void exit_now(struct role *role)
 	_exit(exit_code(role));
 }
 
+/* A role that is made anew waits for its threads and its peers, also for long, unless a signal
+ * asks the process to end, or the time for going back is over. */
+static void exit_if_asked(struct role *role, const char *awaited)
+{
+	if (!role_is_asked(role) && tern_clock_ns() < role->back_limit_ns)
+		return;
+	role_fail(role, false, "cannot go back: %s", awaited);
+	exit_now(role);
+}
+
+static void cut_timer(struct tern_timer *timer);
+
+static void set_cut_timer(struct role *role, uint64_t in_ns)
+{
+	role->cut_timer.fire = cut_timer;
+	tern_timer_set(role->ctx, &role->cut_timer, tern_now_ns(role->env) + in_ns);
+}
+
 static void cut_timer(struct tern_timer *timer)
 {
-	exit_now(tern_container_of(timer, struct role, cut_timer));
+	struct role *role = tern_container_of(timer, struct role, cut_timer);
+
+	if (role->signal || role->code)
+		exit_now(role);
+	exit_if_asked(role, "a process that has stopped still reads this one's memory");
+	set_cut_timer(role, BACK_PAUSE_MS * TERN_NS_PER_MS);
 }
 
 /* Limits how long tern_context_free() may wait. It waits for peers that read this
@@ -344,12 +367,16 @@ static void cut_timer(struct tern_timer *timer)
  * safe: memory that peers have mapped outlives the process. */
 static void limit_cut(struct role *role)
 {
-	role->cut_timer.fire = cut_timer;
-	tern_timer_set(role->ctx, &role->cut_timer, tern_now_ns(role->env) + CUT_NS);
+	bool ends = role->signal || role->code;
+
+	if (ends || role->again)
+		set_cut_timer(role, ends ? CUT_NS : BACK_PAUSE_MS * TERN_NS_PER_MS);
 }
 
 void role_cut(struct role *role)
 {
+	while (role->env && role->again && !host_env_ends(role->env, BACK_PAUSE_MS))
+		exit_if_asked(role, "its computation does not end");
 	/* A thread that computes cannot be interrupted, and may need minutes: the process
 	 * then exits without it. */
 	if (role->env && (role->signal || role->code) &&
@@ -357,7 +384,7 @@ void role_cut(struct role *role)
 		exit_now(role);
 	if (role->env)
 		host_env_stop(role->env);
-	if (role->ctx && (role->signal || role->code))
+	if (role->ctx)
 		limit_cut(role);
 	tern_context_free(TERN_TAKE(role->ctx));
 }

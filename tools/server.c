@@ -49,8 +49,9 @@ static const struct option options[] = {
 		"where updates are computed; cuda: server I uses GPU I modulo the number "
 		"of GPUs",
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
-	OPTION(COUNT, "index", "I", "which server this is, from 0: its name in messages",
-		struct server_settings, index, .initial = "0", .max = 255),
+	OPTION(COUNT, "index", "I",
+		"which server this is, from 0: its name in messages; default 0",
+		struct server_settings, index, .max = 255),
 	OPTION(COUNT, "workers", "N",
 		"refuse workers that describe a job of another number of workers; not "
 		"given: the first worker says how many there are",
@@ -90,6 +91,9 @@ struct server_role {
 	/* --snapshots, if server 0 has published one, and the step of the newest. */
 	const char *resumable;
 	uint64_t resumable_step;
+	/* What the next server in this process goes on from; "": see find_resume(). */
+	char told[4096];
+	bool begins_anew;       /* told to begin at step 0 */
 	char address[300];      /* where it listens; "": nowhere yet */
 	struct servers members; /* of --join */
 	uint32_t index; /* its number: --index, until the job's workers say another */
@@ -114,7 +118,8 @@ static void stop(struct role *role, const char *why, bool save)
 	char text[120];
 
 	tern_server_stats(s->server, &stats);
-	role->left = !stats.has_job; /* no worker has joined, so nothing is lost */
+	/* if no worker has ever joined, nothing is lost */
+	role->left = !stats.has_job && !role->back_ns;
 	snprintf(text, sizeof(text), "it was %s", why);
 	tern_server_stop(s->server, text, save);
 }
@@ -266,6 +271,19 @@ static void report_applied(struct server_role *s)
 			"staleness_max", (json_int_t)stats.staleness_max));
 }
 
+/* Takes the snapshot that server 0 has named, if it has. */
+static void follow(struct server_role *s, const struct tern_server_stats *stats)
+{
+	const struct tern_snapshot_id id = {stats->told_step, stats->told_number};
+
+	s->begins_anew = stats->is_told && id.step == 0;
+	*s->told = '\0';
+	if (stats->is_told && id.step)
+		snprintf(s->told, sizeof(s->told), "%.4000s/%s",
+			s->settings->snapshots.directory,
+			tern_snapshot_manifest_name(id).text);
+}
+
 /* Tells what the user can do. True: this server waits for the others. */
 static bool goes_back(struct server_role *s, const char *text)
 {
@@ -275,6 +293,7 @@ static bool goes_back(struct server_role *s, const char *text)
 
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
+	follow(s, &stats);
 	if (s->role.signal) {
 		note(s, "the job waits for this server: when it is started again, it "
 			"goes on "
@@ -311,7 +330,7 @@ static void ended(void *arg, int status, const char *text)
 static int make_updater(struct server_role *s, const struct server_settings *settings)
 {
 	struct message error;
-	int r = device_find("server-device", &settings->device, settings->index,
+	int r = device_find("server-device", &settings->device, s->index,
 		settings->arithmetic, &s->device, &error);
 
 	if (r == 0)
@@ -321,17 +340,16 @@ static int make_updater(struct server_role *s, const struct server_settings *set
 	return r;
 }
 
-static void report_device(struct server_role *s, const struct server_settings *settings)
+static void report_device(struct server_role *s)
 {
 	char device[24];
 
 	if (!s->device.api)
 		return;
 	device_name(&s->device, device, sizeof(device));
-	role_report(&s->role,
-		json_pack("{ss ss sI ss so}", "event", "device", "role", "server",
-			"index", (json_int_t)settings->index, "device", device, "text",
-			report_text(s->updater->name)));
+	role_report(&s->role, json_pack("{ss ss sI ss so}", "event", "device", "role",
+				      "server", "index", (json_int_t)s->index, "device",
+				      device, "text", report_text(s->updater->name)));
 }
 
 /* Largest number of guests: connected processes that have not joined the job. At least
@@ -363,10 +381,15 @@ static const char *find_resume(const struct server_role *s)
 {
 	const struct snapshot_settings *snapshots = &s->settings->snapshots;
 	struct tern_snapshot_id id;
+	int r;
 
-	if (s->role.back_ns && snapshots_newest(snapshots->directory, &id) == 0)
-		return snapshots->directory;
-	return snapshots->resume;
+	if (!s->role.back_ns || s->begins_anew)
+		return s->begins_anew ? NULL : snapshots->resume;
+	if (*s->told)
+		return s->told;
+	r = snapshots_newest(snapshots->directory, &id);
+	/* After another error the server itself looks again, and tells it. */
+	return r == -ENOENT && !s->resumable ? snapshots->resume : snapshots->directory;
 }
 
 static int start(struct server_role *s)
@@ -391,9 +414,7 @@ static int start(struct server_role *s)
 		.resume = find_resume(s),
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
 		.returns = s->role.back_ns > 0,
-		.absent_ns = s->role.back_ns
-				     ? (uint64_t)(settings->worker_timeout_s * 1e9)
-				     : 0,
+		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.members = members,
 		.member_count = s->members.count,
 		.index = s->index,
@@ -415,6 +436,10 @@ static int start(struct server_role *s)
 			s->address, sizeof(s->address));
 	opts.listen = s->address;
 	r = tern_server_new(&opts, &s->server);
+	if (r && again && r != -EINVAL && tern_clock_ns() < s->role.back_limit_ns) {
+		s->role.again = true; /* the port is taken just now, say */
+		return 0;
+	}
 	if (r) {
 		role_fail(&s->role, r == -EINVAL, "--listen %s: %s",
 			settings->listen && !again ? settings->listen : s->address,
@@ -428,7 +453,7 @@ static int start(struct server_role *s)
 	role_back_wait(&s->role);
 	if (again)
 		return 0;
-	report_device(s, settings);
+	report_device(s);
 	role_report(&s->role,
 		json_pack("{ss ss}", "event", "listening", "address", s->address));
 	return 0;
@@ -440,7 +465,8 @@ static void serve(struct server_role *s)
 	int r = start(s);
 
 	while (r == 0) {
-		role_loop(&s->role);
+		if (!s->role.again)
+			role_loop(&s->role);
 		if (!s->role.again)
 			return;
 		role_cut(&s->role);
@@ -458,9 +484,17 @@ static int check_join(struct server_role *s, struct message *error)
 {
 	const struct server_settings *settings = s->settings;
 
-	s->index = (uint32_t)settings->index;
 	if (!settings->join)
 		return 0;
+	if (settings->index == UINT64_MAX)
+		return options_refuse(error,
+			"--join %.300s: needs --index, the number of the lost server",
+			settings->join);
+	if (settings->server_wait_s == 0)
+		return options_refuse(error,
+			"--join %.300s: needs a --server-wait above 0, for the others to "
+			"come",
+			settings->join);
 	if (!settings->snapshots.directory)
 		return options_refuse(error,
 			"--join %.300s: needs --snapshots, the directory of the job that "
@@ -483,7 +517,7 @@ static int check_snapshots(const struct server_settings *settings, struct messag
 
 static int server_run(int argc, char **argv)
 {
-	struct server_settings settings = {0};
+	struct server_settings settings = {.index = UINT64_MAX};
 	struct server_role s = {.settings = &settings};
 	struct secret secret;
 	struct message error;
@@ -499,7 +533,8 @@ static int server_run(int argc, char **argv)
 		check_snapshots(&settings, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
-	r = role_open(&s.role, &server_command, settings.index, &settings.fabric,
+	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;
+	r = role_open(&s.role, &server_command, s.index, &settings.fabric,
 		secret_text(&secret), settings.spin_us, 0, thread_count(&settings),
 		settings.json);
 	if (r == 0) /* after role_open(), which reports a fabric that does not work */

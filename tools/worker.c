@@ -50,6 +50,9 @@ static const struct option options[] = {
 };
 
 #define RECENT 16u /* number of progress reports that are kept */
+/* How often a worker comes again that was lost while it lived, in how long. */
+#define CUT_MOST      3u
+#define CUT_WINDOW_NS (600 * TERN_NS_PER_S)
 
 /* The progress at one moment: time, steps done, bytes moved. */
 struct mark {
@@ -76,6 +79,9 @@ struct worker_role {
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
 	uint64_t first; /* the step that the job begins at: 0, or that of a snapshot */
+	/* How often the worker was lost while it lived, since first_cut_ns. */
+	unsigned cut_count;
+	uint64_t first_cut_ns;
 };
 
 /* ---- events ---- */
@@ -344,6 +350,19 @@ static bool goes_back(struct worker_role *w, const char *text)
 	return role_goes_back(&w->role, wait_s, line);
 }
 
+/* The others go on without this worker, which lives. True: it may come again, unless that happens
+ * time and again, since it is too slow, say. */
+static bool may_come_again(struct worker_role *w)
+{
+	uint64_t now_ns = tern_clock_ns();
+
+	if (now_ns - w->first_cut_ns > CUT_WINDOW_NS)
+		w->cut_count = 0;
+	if (w->cut_count++ == 0)
+		w->first_cut_ns = now_ns;
+	return w->cut_count <= CUT_MOST;
+}
+
 /* A server is at a new address. */
 static void moved(void *arg, uint32_t server, const char *address)
 {
@@ -372,7 +391,8 @@ static void ended(void *arg, int status, const char *text,
 	if (results->left) {
 		w->role.left = true;
 		note(w, how_it_left(results));
-	} else if (status == -EAGAIN && goes_back(w, text)) {
+	} else if ((status == -EAGAIN || (results->cut && may_come_again(w))) &&
+		   goes_back(w, text)) {
 		return;
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);

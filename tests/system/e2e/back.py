@@ -17,7 +17,7 @@ import tap  # noqa: E402
 import job  # noqa: E402
 
 job.use(sys.argv[1])
-STEPS = job.enough(12_000)
+STEPS = job.enough(8_000)
 EVERY = STEPS // 40
 MODEL = "mlp:200,30"  # several chunks
 
@@ -48,9 +48,9 @@ def makes_steps(event):
 class Hand:
     """Servers and workers that are started by hand, as in so many terminals."""
 
-    def __init__(self, name, fabric, servers=2, workers=2, wait=60):
+    def __init__(self, name, fabric, servers=2, workers=2, wait=60, more=()):
         self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
-        self.fabric, self.wait = fabric, ["--server-wait", wait]
+        self.fabric, self.wait, self.more = fabric, ["--server-wait", wait], more
         self.servers = []
         self.servers = [self.server(i) for i in range(servers)]
         self.addresses = [self.address(s) for s in self.servers]
@@ -60,7 +60,7 @@ class Hand:
     def server(self, index, *more):
         listen = ["--listen", "127.0.0.1:0"] if self.fabric == "tcp" and "--listen" not in more else []
         return job.Job("server", "--fabric", self.fabric, "--index", index, *listen, "--snapshots", self.snapshots,
-                       "--snapshot-every", EVERY, *self.wait, *more, "--json")
+                       "--snapshot-every", EVERY, *self.wait, *self.more, *more, "--json")
 
     @staticmethod
     def address(server):
@@ -145,5 +145,52 @@ def without_a_snapshot_it_goes_back_to_the_start():
     hand.end()
 
 
+def those_that_wait_in_vain_end():
+    """The lost server is not started again within --server-wait."""
+    hand = Hand("in-vain", "shm", wait=2)
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 1, signal.SIGKILL)
+    for process in hand.others(lost):
+        assert process.end() == 1, process.error
+        errors = [e["text"] for e in process.events if e["event"] == "error"]
+        assert len(errors) == 1 and re.search("has not gone on for|cannot be reached", errors[0]), errors
+
+
+def those_that_wait_can_be_ended():
+    hand = Hand("ended", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 1, signal.SIGKILL)
+    for process in hand.others(lost):
+        process.wait_event(is_event("back"))
+    time.sleep(1)
+    for process in hand.others(lost):
+        process.process.send_signal(signal.SIGTERM)
+    for process in hand.others(lost):
+        assert process.end() == 143, process.error
+
+
+def worker_that_was_lost_too_comes_later():
+    """A worker is lost beside a server. The job goes on without it, and it comes again then."""
+    hand = Hand("worker-too", "tcp", servers=3, more=["--worker-timeout", 1])
+    hand.servers[0].wait_event(is_event("snapshot"))
+    hand.lose("workers", 1, signal.SIGKILL)
+    hand.lose("servers", 2, signal.SIGKILL)
+    hand.servers[2] = hand.server(2, "--join", ",".join(hand.addresses[:2]))
+    hand.addresses[2] = hand.address(hand.servers[2])
+    assert "has not come" in hand.servers[0].wait_event(
+        lambda e: e["event"] == "lost" and "has not come" in e["text"])["text"]
+    hand.workers[1] = hand.worker(1)
+    hand.servers[0].wait_event(is_event("came"))
+    hand.end()
+
+
+def a_new_server_needs_a_number_and_time():
+    for more, says in [(["--snapshots", job.SCRATCH], ["--join", "--index"]),
+                       (["--index", 1], ["--join", "--snapshots"]),
+                       (["--index", 1, "--snapshots", job.SCRATCH / "new", "--server-wait", 0], ["--join", "--server-wait"])]:
+        job.refused("server", "--join", "tcp://127.0.0.1:9", *more, says=says)
+
+
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
-         without_a_snapshot_it_goes_back_to_the_start])
+         without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
+         worker_that_was_lost_too_comes_later, a_new_server_needs_a_number_and_time])

@@ -3,10 +3,10 @@
 """Kills processes of jobs that take snapshots (SIGKILL), at times that follow from the seed: servers, workers and the
 launcher, while processes join, while steps are made, while a snapshot is written, while a job goes on after another
 kill, and at the end. A launcher that was killed, or has given up, is started again by its user, with other numbers of
-servers and workers. In the end each job has saved the bytes of a job that nothing has happened to. A kill counts only
+servers and workers. Every second job is one whose processes a user starts by hand (chaos_hand.py). In the end each job has saved the bytes of a job that nothing has happened to. A kill counts only
 if the job was in the phase that was meant.
 
-usage: chaos.py TERN [--kills K] [--seed S]
+usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand]
 """
 import argparse
 import collections
@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import job  # noqa: E402
+from chaos_hand import HandStory  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
 MODEL = "mlp:200,30"
@@ -174,7 +175,6 @@ class Story:
         while not self.go_on():
             assert time.monotonic() - self.life.heard_s < HANG_S, "no event: it hangs"
             time.sleep(0.02)
-        assert (self.results / "model.safetensors").read_bytes() == expected(), "other bytes"
 
     def go_on_soon(self):
         """Gives the launcher time to end, if it was killed or gives up."""
@@ -197,14 +197,20 @@ def main():
     parser.add_argument("tern")
     parser.add_argument("--kills", type=int, default=20, help="how many processes are killed (default 20)")
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds; each job has one (default 1)")
+    parser.add_argument("--only", choices=["launcher", "hand"], help="only jobs that are started so")
     asked = parser.parse_args()
     job.use(asked.tern)
     expected()
     table, recovered_s, jobs, seed, failed = collections.Counter(), [], 0, asked.seed, 0
     while sum(table.values()) < asked.kills:
-        story = Story(seed, asked.kills - sum(table.values()))
+        left = asked.kills - sum(table.values())
+        if (asked.only or ["launcher", "hand"][seed % 2]) == "hand":
+            story = HandStory(seed, left, options, STEPS, EVERY)
+        else:
+            story = Story(seed, left)
         try:
             story.tell()
+            assert (story.results / "model.safetensors").read_bytes() == expected(), "other bytes"
         except AssertionError as error:
             failed += 1
             print(f"seed {seed}: {error}; killed: {story.killed}", *story.log[-12:], sep="\n  ", flush=True)

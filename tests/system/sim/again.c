@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "ps/snapshot.h"
 #include "tests/system/sim/job.h"
 
 static bool is_server(const struct job *j, const struct member *m)
@@ -33,16 +34,24 @@ static bool is_lost(const struct member *m)
 	return tern_sim_crashed(m->process) || (m->ended && m->asked);
 }
 
-/* A worker that heard of a loss before the first welcome: a user starts it again. */
+/* A worker that heard of a loss before the first welcome, or was refused at the end of a job that
+ * then went back: a user starts it again. */
 static bool has_failed_early(const struct member *m)
 {
-	return m->ended && m->status < 0 && m->worker && !m->worker->begun;
+	return m->ended && m->status < 0 && m->worker &&
+	       (!m->worker->back_is_possible || strstr(m->text, "no worker is needed"));
+}
+
+/* True if the role would make the member anew (tools/role.h). */
+static bool goes_back(const struct member *m)
+{
+	return m->ended && (m->status == -EAGAIN || m->results.cut);
 }
 
 bool job_comes_again(const struct job *j, const struct member *m)
 {
 	return j->goes_back && !is_complete(j) && !m->stays_away &&
-	       (is_lost(m) || (m->ended && m->status == -EAGAIN) || has_failed_early(m));
+	       (is_lost(m) || goes_back(m) || has_failed_early(m));
 }
 
 bool job_is_too_late(const struct job *j, const struct member *m)
@@ -108,13 +117,30 @@ static void bury(struct job *j, struct member *m)
 	memcpy(m->met, old->met, sizeof(m->met));
 }
 
+/* As tools/server.c does: the server begins with what server 0 has named. */
+static void follow(
+	const struct job *j, struct member *m, const struct tern_server_stats *stats)
+{
+	struct tern_snapshot_id id = {stats->told_step, stats->told_number};
+
+	m->begins_anew = stats->is_told && id.step == 0;
+	if (stats->is_told && id.step)
+		snprintf(m->told, sizeof(m->told), "%s/%s", j->snapshots.directory,
+			tern_snapshot_manifest_name(id).text);
+}
+
 static void start_server(struct job *j, struct member *m)
 {
+	struct tern_server_stats stats;
 	unsigned i = (unsigned)(m - j->members), other = find_other(j, i);
 	bool moves = is_lost(m) && other != UINT32_MAX && others_are_known(j, i) &&
 		     tern_sim_dice(j->sim, 800);
 
+	tern_server_stats(m->server, &stats);
+	if (is_lost(m))
+		stats.is_told = false;
 	bury(j, m);
+	follow(j, m, &stats);
 	if (moves) {
 		snprintf(j->addresses[i], sizeof(j->addresses[i]),
 			"sim://server-%u-%u.%u", j->generation, i, ++j->moves);
@@ -207,7 +233,7 @@ static void lose_one(struct job *j)
 void job_make_again(struct job *j)
 {
 	j->has_begun = j->has_begun || j->members[0].server->running;
-	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 1))
+	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 2))
 		lose_one(j);
 	for (unsigned i = j->servers; i < j->count; i++)
 		if (!j->members[i].servers)

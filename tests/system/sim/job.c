@@ -160,11 +160,14 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 			    .worker_timeout_ns = j->worker_timeout_ns,
 			    .progress = server_progress,
 			    .snapshots = j->snapshots,
-			    .resume = j->resumes ? j->snapshots.directory : NULL,
+			    .resume = *m->told ? m->told
+				      : j->resumes && !m->begins_anew
+					      ? j->snapshots.directory
+					      : NULL,
 			    .snapshot = server_snapshot,
 			    .goes_back = j->goes_back,
 			    .returns = m->again,
-			    .absent_ns = m->again ? 30 * TERN_NS_PER_MS : 0,
+			    .absent_ns = 30 * TERN_NS_PER_MS,
 			    .members = &member,
 			    .member_count = member != NULL,
 			    .index = i,
@@ -678,7 +681,9 @@ bool job_judge(const struct job *j)
 
 		if (!m->ended || job_comes_again(j, m)
 				? is_awaited(j, m)
-				: m->status && !(j->goes_back && m->status == -EAGAIN) &&
+				: m->status &&
+					  !(j->goes_back && (m->status == -EAGAIN ||
+								    m->results.cut)) &&
 					  !j->doomed && !m->stalled && was_let_in(m) &&
 					  !(m->asked && m->status == -ECANCELED)) {
 			fprintf(stderr, "job: member %u: %s %d %s\n", i,

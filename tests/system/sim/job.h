@@ -54,7 +54,10 @@ struct member {
 	uint64_t again_ns; /* when the member is made anew; 0: it is not */
 	bool again;        /* it was made anew */
 	bool stays_away;   /* it has crashed, and is not made anew */
-	char met[128];     /* of a server in the place of a lost one: what it was told */
+	char told
+		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
+	bool begins_anew; /* told to begin at step 0 */
+	char met[128];    /* of a server in the place of a lost one: what it was told */
 	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;

@@ -300,7 +300,8 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 	 * chunks. */
 	job->staging_bytes = seed % 5 < 4 ? 1 : 1u << 20;
 	job->plan = ledger_plan(1 + (uint32_t)(seed / 3 % (seed % 16 == 1 ? 39 : 13)));
-	if (job->returns) { /* as many steps as the 200 records allow, so that others can come */
+	if (job->returns ||
+		job->goes_back) { /* as many steps as the 200 records allow, so that others can come */
 		job->plan = ledger_plan(2 + (uint32_t)(seed / 3 % 4));
 		job->plan.steps = 200 / job->plan.slots;
 	}

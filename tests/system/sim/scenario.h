@@ -84,6 +84,10 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash);
  * The result must have the same bytes as without disturbance. */
 bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Such jobs that lose up to six servers and three workers, one after the other, also while they go
+ * back to a snapshot for another loss. Lost servers come again at other addresses. */
+bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
  * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);

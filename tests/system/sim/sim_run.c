@@ -46,6 +46,7 @@ static const struct {
 	{"rejoin", scenario_rejoin, 50},
 	{"rejoin-session", scenario_rejoin_session, 50},
 	{"snapshots", scenario_snapshots, 50},
+	{"back", scenario_back, 50},
 	{"ledger", scenario_ledger, 50},
 	{"async-ledger", scenario_async_ledger, 50},
 	{"ssp", scenario_ssp, 50},

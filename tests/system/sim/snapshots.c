@@ -254,6 +254,8 @@ static void let_fall(struct job *j)
 	j->losses = (unsigned)below(4);
 }
 
+static void perform(struct job *j, const struct tern_dataset *data);
+
 /* Gives the next life its processes. */
 static void be_born(struct job *j, const struct job *first, unsigned life)
 {
@@ -280,7 +282,7 @@ static void be_born(struct job *j, const struct job *first, unsigned life)
 	if (history.apart && j->servers > 1)
 		j->disks[j->servers - 1] = history.other_disk;
 	j->resumes = newest_whole(&newest, &count) && !(history.apart && j->servers > 1);
-	history.faults = below(3) == 0;
+	history.faults = first->perform == perform && below(3) == 0;
 	j->goes_back = false;
 	if (first->goes_back && !history.apart && !history.damaged && !history.faults)
 		let_fall(j);
@@ -344,6 +346,31 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	if (!j->has_lost && !history.faults && !history.damaged && !history.apart &&
 		!j->broken && j->members[0].server->first_version < j->plan.steps)
 		check_end(j);
+}
+
+/* One life, in which servers and workers fall, and come again. */
+static void perform_back(struct job *j, const struct tern_dataset *data)
+{
+	const struct job first = *j;
+
+	history = (struct history){.job = j, .disk = tern_sim_disk_new(j->sim)};
+	be_born(j, &first, 0);
+	job_start(j, data);
+	tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
+}
+
+bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = {.servers = 1,
+		.workers = 1,
+		.cut_permille = seed % 5 == 1 ? 50 : 0,
+		.nap_permille = seed % 7 == 1 ? 20 : 0,
+		.goes_back = true,
+		.perform = perform_back};
+
+	return seed % 2 ? train_run(&opts, &job, (unsigned)(seed / 2), hash)
+			: ledger_run(&job, seed, verbose, hash);
 }
 
 bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of a server that is told where another one is, which comes in the place of a lost one:
+ * whatever a process says that claims to be one, only that process ends. */
+#include "tests/server/server_bed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct tern_ps_job job = {.slots = 1, .workers = 2};
+
+static void say(struct visitor *v, const char *text)
+{
+	tern_talk_say(&v->talk, json_loads(text, 0, NULL));
+}
+
+/* Opens a server that may go back, and lets a visitor say `text`. */
+static void open_and_say(struct rig *rig, struct visitor *v, const char *text)
+{
+	open_rig(rig);
+	rig->server->opts.goes_back = true;
+	visit(rig, v);
+	say(v, text);
+}
+
+static void test_a_wrong_address_is_refused(void **state)
+{
+	static const char *const texts[] = {
+		"{\"type\":\"address\"}",
+		"{\"type\":\"address\",\"server\":1}",
+		"{\"type\":\"address\",\"server\":-1,\"address\":\"tcp://a:1\"}",
+		"{\"type\":\"address\",\"server\":256,\"address\":\"tcp://a:1\"}",
+		"{\"type\":\"address\",\"server\":\"1\",\"address\":\"tcp://a:1\"}",
+		"{\"type\":\"address\",\"server\":1,\"address\":\"\"}",
+		"{\"type\":\"address\",\"server\":1,\"address\":\"a\\nb\"}",
+		"{\"type\":\"address\",\"server\":1,\"address\":7}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		struct visitor v;
+		struct rig rig;
+
+		open_and_say(&rig, &v, texts[i]);
+		run_until(&rig, &v.refused);
+		assert_non_null(strstr(v.text, "its message \"address\" is wrong"));
+		stop_and_close(&rig);
+	}
+}
+
+static void test_an_address_of_128_characters_is_refused(void **state)
+{
+	char text[300], address[129] = "";
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	memset(address, 'a', sizeof(address) - 1);
+	snprintf(text, sizeof(text),
+		"{\"type\":\"address\",\"server\":1,\"address\":\"%s\"}", address);
+	open_and_say(&rig, &v, text);
+	run_until(&rig, &v.refused);
+	stop_and_close(&rig);
+}
+
+static const char *const of_1 =
+	"{\"type\":\"address\",\"server\":1,\"address\":\"tcp://127.0.0.1:9\"}";
+
+static void test_a_server_that_does_not_go_back_takes_no_address(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &v);
+	say(&v, of_1);
+	run_until(&rig, &v.refused);
+	assert_string_equal(v.text, "no server 1 of this job is lost");
+	stop_and_close(&rig);
+}
+
+/* Numbers that a job of one server cannot have lost: its own, and one that it has not. */
+static void test_only_a_lost_server_may_come(void **state)
+{
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	join_well(&rig, &worker, &job, 0);
+	visit(&rig, &v);
+	say(&v, "{\"type\":\"address\",\"server\":0,\"address\":\"tcp://127.0.0.1:9\"}");
+	run_until(&rig, &v.refused);
+	assert_string_equal(
+		v.text, "this is server 0 itself: --join has the addresses of others");
+	visit(&rig, &v);
+	say(&v, of_1);
+	run_until(&rig, &v.refused);
+	assert_string_equal(v.text, "no server 1 of this job is lost");
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+/* The second process of a number is asked to say it again, until the first one is gone. */
+static void test_one_process_is_a_server(void **state)
+{
+	struct visitor first, second;
+	struct rig rig;
+
+	(void)state;
+	open_and_say(&rig, &first, of_1);
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	visit(&rig, &second);
+	say(&second, of_1);
+	run_until(&rig, &second.again);
+	assert_null(newest(&rig)->address);
+	tern_peer_close(first.peer);
+	until_peers(&rig, 1);
+	say(&second, of_1);
+	while (!newest(&rig)->address)
+		step(&rig);
+	stop_and_close(&rig);
+}
+
+/* It says what such a process does not say. */
+static void test_who_has_told_its_address_may_say_nothing_more(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_and_say(&rig, &v, of_1);
+	say(&v, "{\"type\":\"abort\",\"text\":\"no\",\"back\":true}");
+	run_until(&rig, &v.refused);
+	assert_non_null(
+		strstr(v.text, "which a server that has told its address does not send"));
+	assert_null(newest(&rig)->address);
+	stop_and_close(&rig);
+}
+
+/* A tensor in the place of a message breaks the talk with that process only. */
+static void test_a_broken_talk_ends_only_that_process(void **state)
+{
+	struct server_peer *p;
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_and_say(&rig, &v, of_1);
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	p = newest(&rig);
+	server_broken(&p->talk, -EMSGSIZE);
+	run_until(&rig, &v.refused);
+	stop_and_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_wrong_address_is_refused),
+		cmocka_unit_test(test_an_address_of_128_characters_is_refused),
+		cmocka_unit_test(test_a_server_that_does_not_go_back_takes_no_address),
+		cmocka_unit_test(test_only_a_lost_server_may_come),
+		cmocka_unit_test(test_one_process_is_a_server),
+		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
+		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
