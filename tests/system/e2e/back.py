@@ -15,34 +15,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import tap  # noqa: E402
 import job  # noqa: E402
+import undisturbed  # noqa: E402
+from undisturbed import makes_steps, saved  # noqa: E402
 
 job.use(sys.argv[1])
 STEPS = job.enough(8_000)
 EVERY = STEPS // 40
-MODEL = "mlp:200,30"  # several chunks
-
-
-def options(*more):
-    return job.small("--slots", 5, *more, model=MODEL, steps=STEPS)
-
-
-def saved(directory):
-    return (directory / "model.safetensors").read_bytes()
-
-
-@functools.cache
-def expected():
-    directory = job.SCRATCH / "expected"
-    job.train(*options("--fabric", "shm", "--save", directory))
-    return saved(directory)
+options = functools.partial(undisturbed.options, STEPS)
 
 
 def is_event(name):
     return lambda e: e["event"] == name
-
-
-def makes_steps(event):
-    return event["event"] == "progress" and event["step"] > 0
 
 
 class Hand:
@@ -51,7 +34,6 @@ class Hand:
     def __init__(self, name, fabric, servers=2, workers=2, wait=60, more=()):
         self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
         self.fabric, self.wait, self.more = fabric, ["--server-wait", wait], more
-        self.servers = []
         self.servers = [self.server(i) for i in range(servers)]
         self.addresses = [self.address(s) for s in self.servers]
         self.common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
@@ -93,7 +75,7 @@ class Hand:
             finally:
                 process.kill()
             assert process.code == 0, f"{process.args}: exit code {process.code}\n{process.error}"
-        assert saved(self.save) == expected(), "other bytes"
+        assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
 
 
 def one_server_after_the_other(fabric, how):

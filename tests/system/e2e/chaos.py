@@ -24,23 +24,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import job  # noqa: E402
+import undisturbed  # noqa: E402
 from chaos_hand import HandStory  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
-MODEL = "mlp:200,30"
 HANG_S = 90  # a job without any event for so long hangs
 PHASES = "join", "steps", "snapshot", "recovery", "end"
-
-
-def options(*more):
-    return job.small("--slots", 5, *more, model=MODEL, steps=STEPS)
-
-
-@functools.cache
-def expected():
-    directory = job.SCRATCH / "expected"
-    job.train(*options("--save", directory))
-    return (directory / "model.safetensors").read_bytes()
+options = functools.partial(undisturbed.options, STEPS)
 
 
 class Life:
@@ -200,7 +190,7 @@ def main():
     parser.add_argument("--only", choices=["launcher", "hand"], help="only jobs that are started so")
     asked = parser.parse_args()
     job.use(asked.tern)
-    expected()
+    undisturbed.expected(STEPS)
     table, recovered_s, jobs, seed, failed = collections.Counter(), [], 0, asked.seed, 0
     while sum(table.values()) < asked.kills:
         left = asked.kills - sum(table.values())
@@ -210,10 +200,11 @@ def main():
             story = Story(seed, left)
         try:
             story.tell()
-            assert (story.results / "model.safetensors").read_bytes() == expected(), "other bytes"
+            assert undisturbed.saved(story.results) == undisturbed.expected(STEPS), "other bytes"
         except AssertionError as error:
             failed += 1
-            print(f"seed {seed}: {error}; killed: {story.killed}", *story.log[-12:], sep="\n  ", flush=True)
+            print(f"seed {seed}: {error}; killed: {story.killed}", *[n for n in story.log if n.startswith("---")],
+                  *story.log[-12:], sep="\n  ", flush=True)
         finally:
             story.end()
         table.update(story.killed)

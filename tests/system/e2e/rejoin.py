@@ -15,29 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import tap  # noqa: E402
 import job  # noqa: E402
+import undisturbed  # noqa: E402
+from undisturbed import makes_steps, saved  # noqa: E402
 
 job.use(sys.argv[1])
 STEPS = job.enough(12_000)
-MODEL = "mlp:200,30"  # several chunks
-
-
-def options(*more):
-    return job.small("--slots", 5, *more, model=MODEL, steps=STEPS)
-
-
-def saved(directory):
-    return (directory / "model.safetensors").read_bytes()
-
-
-@functools.cache
-def expected():
-    directory = job.SCRATCH / "expected"
-    job.train(*options("--fabric", "shm", "--save", directory))
-    return saved(directory)
-
-
-def makes_steps(event):
-    return event["event"] == "progress" and event["step"] > 0
+options = functools.partial(undisturbed.options, STEPS)
 
 
 def has_come(index):
@@ -67,7 +50,7 @@ class Hand:
             finally:
                 process.kill()
             assert process.code == 0, f"{process.args}: exit code {process.code}\n{process.error}"
-        assert saved(self.save) == expected(), "other bytes"
+        assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
 
 
 def one_worker_after_the_other(fabric, end):
@@ -137,7 +120,7 @@ def launcher_starts_killed_workers_again():
         running.kill()
     assert running.code == 0, running.error
     assert running.events[-1]["event"] == "done"
-    assert saved(save) == expected(), "other bytes"
+    assert saved(save) == undisturbed.expected(STEPS), "other bytes"
 
 
 def launcher_gives_up_after_so_many_restarts():
@@ -155,7 +138,7 @@ def launcher_gives_up_after_so_many_restarts():
     finally:
         running.kill()
     assert running.code == 0, running.error
-    assert saved(save) == expected(), "other bytes"
+    assert saved(save) == undisturbed.expected(STEPS), "other bytes"
 
 
 def program_that_was_killed_comes_again():
@@ -176,7 +159,7 @@ def program_that_was_killed_comes_again():
         running.kill()
     assert running.code == 0, running.error
     assert running.events[-1]["event"] == "done" and running.events[-1]["succeeded"] == 2, running.events[-1]
-    assert saved(save) == expected(), "other bytes"
+    assert saved(save) == undisturbed.expected(STEPS), "other bytes"
 
 
 tap.run([killed_workers_come_again, workers_that_were_asked_to_end_come_again, only_one_takes_a_place,
