@@ -291,22 +291,27 @@ static void receive_first(struct tern_worker *w, uint64_t version)
 	versions_receive(w, version);
 }
 
-/* A server begins with another snapshot than the first that has said welcome. All are told with
- * which one server 0 begins, if it is one of the two. */
+static void say_failed(
+	struct worker_server *s, const char *what, uint64_t version, json_int_t number)
+{
+	tern_talk_say(
+		&s->talk, json_pack("{s:s, s:s, s:[I, I]}", "type", "failed", "text",
+				  "the servers begin with different snapshots", what,
+				  (json_int_t)version, number));
+}
+
+/* A server begins with another snapshot than the first that has said welcome. If server 0 is one
+ * of the two, the others are told with which one it begins, and it is told of the other one. */
 static void differs(struct worker_server *s, uint64_t version, json_int_t number)
 {
 	struct tern_worker *w = s->worker;
 	bool zero = s->index == 0, other = w->servers[0].welcome;
 
-	for (uint32_t i = 1; (zero || other) && i < w->job.server_count; i++)
+	for (uint32_t i = 0; (zero || other) && i < w->job.server_count; i++)
 		if (!w->servers[i].gone)
-			tern_talk_say(&w->servers[i].talk,
-				json_pack("{s:s, s:s, s:[I, I]}", "type", "failed",
-					"text",
-					"the servers begin with different snapshots",
-					"begins",
-					(json_int_t)(zero ? version : w->first_version),
-					zero ? number : w->first_number));
+			say_failed(&w->servers[i], i > 0 ? "begins" : "found",
+				zero == (i > 0) ? version : w->first_version,
+				zero == (i > 0) ? number : w->first_number);
 	worker_give_up(w, or_again(w, -EINVAL),
 		"server %u begins with snapshot %llu-%08llx, and another server with "
 		"%llu-%08llx: all servers need the same --resume",
@@ -372,7 +377,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		return;
 	}
 	if (w->welcomed && w->joined_late != late) {
-		worker_give_up(w, w->opts.goes_back ? -EAGAIN : -EPROTO,
+		worker_give_up(w, w->back_is_possible ? -EAGAIN : -EPROTO,
 			"server %u says that the steps %s begun, and another server says "
 			"otherwise",
 			s->index, late ? "have" : "have not");
@@ -393,7 +398,7 @@ static void say_join(struct worker_server *s, json_t *job)
 			(json_int_t)s->worker->opts.index, "incarnation",
 			(json_int_t)s->worker->incarnation, "server",
 			(json_int_t)s->index, "back", s->worker->opts.goes_back,
-			"returns", s->worker->opts.returns, "job", json_incref(job)));
+			"returns", s->worker->opts.has_begun, "job", json_incref(job)));
 }
 
 /* Joins again: the server had no memory for the message, or the place, or the server's
@@ -483,7 +488,8 @@ static void server_event(
 	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status)
-		worker_give_up(w, s->up && may_go_back(w) ? -EAGAIN : status,
+		worker_give_up(w,
+			(s->up || w->opts.returns) && may_go_back(w) ? -EAGAIN : status,
 			"server %u at %s: cannot be reached: %s", s->index,
 			w->job.servers[s->index],
 			tern_peer_why(peer, status, why, sizeof(why)));

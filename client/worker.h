@@ -83,9 +83,10 @@ struct tern_worker_opts {
 	 * ended() has the status -EAGAIN, and a worker that is made anew, with the servers'
 	 * new addresses (moved()), takes this one's place. */
 	bool goes_back;
-	/* Such a worker: its job has begun before. So what a server cannot do now it may do in a
-	 * moment, and ended() has -EAGAIN for that, too. */
+	/* Such a worker was made anew. So what a server cannot do now it may do in a moment, and
+	 * ended() has -EAGAIN for that, too. */
 	bool returns;
+	bool has_begun; /* the job's steps have begun for such a worker */
 	/* Values of the tensors whose `init` is TERN_INIT_GIVEN, by the numbers that they have
 	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor.
 	 * Such jobs have their parameters in host memory. */

@@ -10,20 +10,21 @@
  *
  *   worker -> server   {"type":"join", "worker":i, "incarnation":n, "server":j,
  *                      "job":{...}}: n is a random number of the process. "back":true: the
- *                      worker can go back with the job; "returns":true: it has been in it
+ *                      worker can go back with the job (server/back.c); "returns":true: it
+ *                      was in the job before that went back
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
  *                      "snapshots":true, "version":v, "number":k}: all workers have
  *                      joined server j. "arithmetic" is "" unless norms are added up over
  *                      the servers; "snapshots": it takes some; v, k: as in "welcome"
  *   server -> worker   {"type":"welcome", "version":v, "number":k}: v is the job's first
- *                      version, 0 or that of snapshot k of its step; or {"type":"refused", "text":...}; or
- *                      {"type":"again"}: send "join" again, because the server had no
+ *                      version, 0 or that of snapshot k of its step. "back":true: the job may
+ *                      go back; "returns":true: it has gone back, and begins again.
+ *                      Or {"type":"refused", "text":...}: "later":true: it may be otherwise in a
+ *                      moment; "ending":true: the server goes back, and another one will take
+ *                      its place. Or {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
  *                      worker of another job) still belongs to a worker that has left or
- *                      was perhaps killed. "back":true: the job may go back to a snapshot;
- *                      "returns":true: it has gone back, and begins again.
- *                      "refused" with "later":true: it may be otherwise in a moment;
- *                      "ending":true: the server ends, and another one may take its place
+ *                      was perhaps killed
  *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
  *                      a worker is missing again, or server 0 has no job, or had no
  *                      memory for the message: the server sends "peer" anew when all
@@ -51,7 +52,8 @@
  *   server -> server 0 {"type":"leaving", "text":...}: the server was asked to end, and waits for
  *                      a snapshot
  *   worker -> server   "failed" with "begins":[v, k]: server 0 has welcomed the worker with
- *                      snapshot k of step v, and another server with another one
+ *                      snapshot k of step v, and another server with another one; to
+ *                      server 0 "found":[v, k] with that one
  *   server -> server   {"type":"address", "server":j, "address":a}: the sender comes in the place of
  *                      server j, which was lost. The answer is {"type":"known"}, "refused", or
  *                      "again" while the other server has a server j

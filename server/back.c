@@ -5,7 +5,7 @@
  * ("abort" with "back"), and meet again as at the start, each made anew with the newest snapshot.
  * Who was lost is started again, perhaps elsewhere (members.c).
  *
- * A server that is asked to end lets a snapshot be taken first, so that no step is made twice:
+ * A server that is asked to end lets a snapshot be taken first, so that few steps are made twice:
  *
  *     server that is asked       server 0
  *     "leaving"             -->
@@ -15,7 +15,7 @@
  * Servers may find different snapshots, if one searches before server 0 has published its
  * last one. Server 0 decides: whoever sees the difference, a worker that both have welcomed or
  * server 0 itself, tells the other server with which one server 0 begins, and that server is made
- * anew with this one.
+ * anew with this one. But a server 0 that has found none searches again.
  */
 #include "server/server_state.h"
 
@@ -35,7 +35,7 @@ static bool is_allowed(const struct tern_server *s)
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		const struct server_peer *p = s->workers[i];
 
-		if (p && !p->absent && !p->lost && !p->goes_back)
+		if (p && !p->absent && !p->goes_back)
 			return false;
 	}
 	return true;
@@ -63,7 +63,8 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 	if (s->bye_count > 0)
 		return;
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins", &step,
-		    &number) == 0)
+		    &number) == 0 &&
+		step > 0)
 		back_begin_with(s, step, number);
 	back_or_fail(s, -ECANCELED, "%s", why);
 }
@@ -136,16 +137,28 @@ void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number)
 {
 	if (step < 0 || number < 0 || number > UINT32_MAX)
 		return;
-	s->stats.is_told = true;
 	s->stats.told_step = (uint64_t)step;
 	s->stats.told_number = (uint32_t)number;
 }
 
-void back_send_away(struct server_peer *server)
+/* Another server has found a snapshot, and this server 0 has found none: searches again. */
+static void search_again(struct tern_server *s, json_int_t step, json_int_t number)
 {
-	const struct tern_server *s = server->server;
+	back_or_fail(s, -EINVAL,
+		"server 0 has found no snapshot, and another server has found "
+		"%lld-%08llx: does --snapshots of server 0 lead to the same directory?",
+		(long long)step, (unsigned long long)number);
+}
+
+void back_send_away(struct server_peer *server, json_int_t step, json_int_t number)
+{
+	struct tern_server *s = server->server;
 	char text[100];
 
+	if (s->first_version == 0) {
+		search_again(s, step, number);
+		return;
+	}
 	snprintf(text, sizeof(text), "server 0 begins with snapshot %llu-%08x",
 		(unsigned long long)s->first_version, s->first_number);
 	server->refused = true;
@@ -163,9 +176,19 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 	struct tern_server *s = worker->server;
 	json_int_t step = 0, number = 0;
 
-	if (s->running || s->index == 0 || !s->opts.returns || !is_allowed(s) ||
+	if (s->running || !s->opts.returns || !is_allowed(s))
+		return false;
+	if (s->index == 0 && s->first_version == 0 &&
+		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "found", &step,
+			&number) == 0 &&
+		step > 0) {
+		search_again(s, step, number);
+		return true;
+	}
+	if (s->index == 0 ||
 		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "begins", &step,
 			&number) < 0 ||
+		step == 0 ||
 		(step == (json_int_t)s->first_version &&
 			number == (json_int_t)s->first_number))
 		return false;

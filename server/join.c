@@ -405,7 +405,8 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 		 * server will know soon. */
 		start_send_away(p);
 	} else if (p->server->opts.returns && !begins_alike(p->server, message)) {
-		back_send_away(p);
+		back_send_away(p, json_integer_value(json_object_get(message, "version")),
+			json_integer_value(json_object_get(message, "number")));
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);
 	} else if (others_find(p->server, index)) {

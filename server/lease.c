@@ -278,6 +278,7 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 		return;
 	}
 	p->lost = true;
+	s->failed_last = p->failed;
 	if (s->lost_count++ == 0)
 		snprintf(s->first_loss, sizeof(s->first_loss), "%s", text);
 	cut(p, text);
@@ -339,7 +340,7 @@ void lease_on_failed(struct server_peer *p, const json_t *message)
 
 	if (back_on_other_snapshot(p, message))
 		return;
-	p->server->failed_last = !json_is_true(json_object_get(message, "back"));
+	p->failed = !json_is_true(json_object_get(message, "back"));
 	lease_lost(
 		p, false, "%s: %s", tern_peer_name(p->peer), text ? text : "it gave up");
 }

@@ -143,7 +143,8 @@ void server_fail_args(struct tern_server *s, int status, const char *fmt, va_lis
 	if (s->over)
 		return;
 	s->over = true;
-	s->status = status;
+	/* Only a job that goes back has -EAGAIN. */
+	s->status = status == -EAGAIN && !s->opts.goes_back ? -EIO : status;
 	s->save = s->save || s->interrupting;
 	if (s->index == 0)
 		s->finisher = leaving_finisher(s);
@@ -199,9 +200,10 @@ static void refuse(struct server_peer *p, bool later, const char *fmt, va_list a
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
 			p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:o, s:b, s:b}", "type", "refused", "text",
-			tern_talk_text(text), "later", later, "ending", p->server->over));
+	tern_talk_say(
+		&p->talk, json_pack("{s:s, s:o, s:b, s:b}", "type", "refused", "text",
+				  tern_talk_text(text), "later", later, "ending",
+				  p->server->over && p->server->status == -EAGAIN));
 	tern_peer_close(p->peer);
 	guests_refused(p);
 }
@@ -462,6 +464,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	*out = s->stats;
 	out->has_job = s->has_job;
 	out->index = s->has_job ? s->index : s->opts.index;
+	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);

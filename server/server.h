@@ -57,11 +57,11 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
-	bool has_job;   /* a worker has joined */
-	uint32_t index; /* number of this server */
-	/* Server 0 begins with this snapshot (step 0: none), and this server has found another
-	 * one: the next one in its place begins with server 0's. */
-	bool is_told;
+	bool has_job;          /* a worker has joined */
+	uint32_t index;        /* number of this server */
+	uint32_t server_count; /* of the job; 0: not known */
+	/* Server 0 begins with this snapshot, and this server has found another one: the next
+	 * one in its place begins with server 0's. Step 0: it has found none. */
 	uint64_t told_step;
 	uint32_t told_number;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */

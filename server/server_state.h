@@ -78,6 +78,7 @@ struct server_peer {
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
 	bool goes_back;       /* back.c: the worker can go back with the job */
+	bool failed;          /* the worker has failed by itself */
 	/* change.c: messages of this worker that wait until the change under way is carried
 	 * out here, and their bytes. */
 	json_t *kept;
@@ -710,8 +711,8 @@ void back_on_leaving(struct server_peer *server, const json_t *message);
 void back_maybe(struct tern_server *s);
 /* The server that is made in this one's place is to begin with this snapshot. */
 void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number);
-/* Server 0: another server has found another snapshot, and is to begin with this one's. */
-void back_send_away(struct server_peer *server);
+/* Server 0: another server has found another snapshot, this one, and is to begin with server 0's. */
+void back_send_away(struct server_peer *server, json_int_t step, json_int_t number);
 /* A worker has found that another server begins with another snapshot than this one: if that
  * is server 0, this one searches again. True: it does. */
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);

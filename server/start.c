@@ -156,7 +156,7 @@ void start_again(struct tern_server *s)
  * this server, the address probably does not lead to server 0. */
 void start_on_again(struct tern_server *s)
 {
-	if (++s->again_count < START_AGAIN_MAX)
+	if (++s->again_count < START_AGAIN_MAX || s->opts.returns)
 		start_again(s);
 	else
 		server_fail(s, -EPROTO,
@@ -231,7 +231,8 @@ static void begin_without(struct tern_timer *timer)
 	struct tern_server *s =
 		tern_container_of(timer, struct tern_server, absent_timer);
 	const struct server_peer *present;
-	char names[200];
+	char names[200] = "";
+	size_t n = 0;
 	int r = 0;
 
 	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
@@ -243,7 +244,10 @@ static void begin_without(struct tern_timer *timer)
 	present = start_find_present(s);
 	if (!present || s->joined_count == s->job.workers)
 		return;
-	start_name_missing(s, names, sizeof(names));
+	for (uint32_t i = 0; i < s->job.workers && n + 20 < sizeof(names); i++)
+		if (!s->workers[i])
+			n += (size_t)snprintf(names + n, sizeof(names) - n, "%sworker %u",
+				n ? ", " : "", i);
 	server_note(
 		s, "begins without %s: slots of absent workers go to the others", names);
 	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)

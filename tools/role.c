@@ -264,17 +264,19 @@ void role_back_begin(struct role *role, uint64_t wait_s)
 
 bool role_goes_back(struct role *role, uint64_t wait_s, const char *text)
 {
-	char line[900];
+	char line[sizeof(role->back_text)];
 
 	if (role->signal || !wait_s ||
 		(role->back_ns && tern_clock_ns() >= role->back_limit_ns))
 		return false;
-	if (!role->back_ns) {
-		role_back_begin(role, wait_s);
-		snprintf(line, sizeof(line), "%s: %s", role->name, text);
+	snprintf(line, sizeof(line), "%s: %s", role->name, text);
+	if (!role->back_ns)
 		role_report(role,
 			json_pack("{ss so}", "event", "back", "text", report_text(line)));
-	}
+	else if (strcmp(line, role->back_text) != 0)
+		role_note(role, line);
+	memcpy(role->back_text, line, sizeof(line));
+	role_back_begin(role, wait_s);
 	role->again = role->over = true;
 	return true;
 }

@@ -53,6 +53,7 @@ struct role {
 	 * have begun again. */
 	uint64_t back_ns, back_limit_ns;
 	struct tern_timer back_timer;
+	char back_text[900]; /* why, as was said last */
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */

@@ -93,7 +93,7 @@ struct server_role {
 	uint64_t resumable_step;
 	/* What the next server in this process goes on from; "": see find_resume(). */
 	char told[4096];
-	bool begins_anew;       /* told to begin at step 0 */
+	bool has_begun;         /* the steps have begun once */
 	char address[300];      /* where it listens; "": nowhere yet */
 	struct servers members; /* of --join */
 	uint32_t index; /* its number: --index, until the job's workers say another */
@@ -202,6 +202,7 @@ static void begun(void *arg)
 
 	tern_server_stats(s->server, &stats);
 	role_back_done(&s->role);
+	s->has_begun = true;
 	s->recent_count = 0;
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
@@ -276,9 +277,8 @@ static void follow(struct server_role *s, const struct tern_server_stats *stats)
 {
 	const struct tern_snapshot_id id = {stats->told_step, stats->told_number};
 
-	s->begins_anew = stats->is_told && id.step == 0;
 	*s->told = '\0';
-	if (stats->is_told && id.step)
+	if (id.step)
 		snprintf(s->told, sizeof(s->told), "%.4000s/%s",
 			s->settings->snapshots.directory,
 			tern_snapshot_manifest_name(id).text);
@@ -290,6 +290,7 @@ static bool goes_back(struct server_role *s, const char *text)
 	const struct server_settings *settings = s->settings;
 	struct tern_server_stats stats;
 	char line[800];
+	size_t n;
 
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
@@ -300,12 +301,15 @@ static bool goes_back(struct server_role *s, const char *text)
 			"from its newest snapshot");
 		return false;
 	}
-	snprintf(line, sizeof(line),
+	n = (size_t)snprintf(line, sizeof(line),
 		"%.350s: the job goes back to its newest snapshot, and waits up to %llu "
-		"s for all its processes. A server that is lost may come again on any "
-		"host: tern server --join %.120s --index I --snapshots %.150s",
-		text, (unsigned long long)settings->server_wait_s, s->address,
-		settings->snapshots.directory);
+		"s for all its processes",
+		text, (unsigned long long)settings->server_wait_s);
+	if (stats.server_count > 1)
+		snprintf(line + n, sizeof(line) - n,
+			". A server that is lost may come again on any host: tern server "
+			"--listen HOST:PORT --join %.120s --index I --snapshots %.150s",
+			s->address, settings->snapshots.directory);
 	return role_goes_back(&s->role, settings->server_wait_s, line);
 }
 
@@ -383,8 +387,8 @@ static const char *find_resume(const struct server_role *s)
 	struct tern_snapshot_id id;
 	int r;
 
-	if (!s->role.back_ns || s->begins_anew)
-		return s->begins_anew ? NULL : snapshots->resume;
+	if (!s->role.back_ns)
+		return snapshots->resume;
 	if (*s->told)
 		return s->told;
 	r = snapshots_newest(snapshots->directory, &id);
@@ -413,7 +417,7 @@ static int start(struct server_role *s)
 		.snapshots = snapshots_opts(&settings->snapshots),
 		.resume = find_resume(s),
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
-		.returns = s->role.back_ns > 0,
+		.returns = s->has_begun || settings->join,
 		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.members = members,
 		.member_count = s->members.count,

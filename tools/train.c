@@ -114,6 +114,8 @@ static void start_worker(struct launch *l, unsigned index)
 	args[n++] = l->join;
 	args[n++] = "--spin-us";
 	args[n++] = l->spin_us;
+	args[n++] = "--server-wait";
+	args[n++] = "0";
 	n += launch_add_secret(l, args + n);
 	args[n] = NULL;
 	launch_role(l, "worker", index, args);
@@ -649,7 +651,7 @@ static int train_run(int argc, char **argv)
 	opts = launch_opts(&s);
 	if (check(&s, &opts, &secret, &error))
 		return command_refuse(&train_command, "%s", error.text);
-	if (argc + 14 > SUPERVISE_ARGS_MAX)
+	if (argc + 16 > SUPERVISE_ARGS_MAX)
 		return command_refuse(&train_command, "too many arguments");
 	while ((r = run_once(&s, &secret, argc, argv, &restarts)) == AGAIN)
 		restart_pause(&restarts);

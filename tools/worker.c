@@ -79,6 +79,7 @@ struct worker_role {
 	struct mark begun, last, recent[RECENT];
 	uint64_t recent_count, report_ns;
 	uint64_t first; /* the step that the job begins at: 0, or that of a snapshot */
+	bool has_begun; /* the steps have begun once */
 	/* How often the worker was lost while it lived, since first_cut_ns. */
 	unsigned cut_count;
 	uint64_t first_cut_ns;
@@ -161,6 +162,7 @@ static void begun(void *arg, uint64_t first)
 	struct worker_role *w = arg;
 
 	role_back_done(&w->role);
+	w->has_begun = true;
 	w->recent_count = 0;
 	w->begun = w->recent[0] = w->last =
 		(struct mark){.ns = tern_clock_ns(), .step = first};
@@ -334,19 +336,24 @@ static const char *how_it_left(const struct tern_worker_results *results)
 				     "was seen to go on";
 }
 
-/* True: this worker waits for its servers. */
-static bool goes_back(struct worker_role *w, const char *text)
+/* True: this worker waits for its servers, or (`cut`) comes again. */
+static bool goes_back(struct worker_role *w, const char *text, bool cut)
 {
 	uint64_t wait_s = w->settings->server_wait_s;
 	char line[700];
 
-	snprintf(line, sizeof(line),
-		"%.500s: this worker waits up to %llu s for all servers, and goes on "
-		"with "
-		"them from their newest snapshot. A server that is lost is started again "
-		"at "
-		"its address, or elsewhere with --join",
-		text, (unsigned long long)wait_s);
+	if (cut)
+		snprintf(line, sizeof(line), "%.500s: this worker comes again", text);
+	else
+		snprintf(line, sizeof(line),
+			"%.500s: this worker waits up to %llu s for all servers, and "
+			"goes on "
+			"with "
+			"them from their newest snapshot. A server that is lost is "
+			"started again "
+			"at "
+			"its address, or elsewhere with --join",
+			text, (unsigned long long)wait_s);
 	return role_goes_back(&w->role, wait_s, line);
 }
 
@@ -392,7 +399,7 @@ static void ended(void *arg, int status, const char *text,
 		w->role.left = true;
 		note(w, how_it_left(results));
 	} else if ((status == -EAGAIN || (results->cut && may_come_again(w))) &&
-		   goes_back(w, text)) {
+		   goes_back(w, text, results->cut)) {
 		return;
 	} else if (status) {
 		role_fail(&w->role, false, "%s", text);
@@ -690,6 +697,7 @@ static int start(struct worker_role *w)
 		.index = (uint32_t)w->settings->index,
 		.goes_back = w->settings->server_wait_s > 0,
 		.returns = w->role.back_ns > 0,
+		.has_begun = w->has_begun,
 		.moved = moved,
 		.finishing = finishing,
 		.interrupted = interrupted,

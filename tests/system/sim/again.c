@@ -123,8 +123,7 @@ static void follow(
 {
 	struct tern_snapshot_id id = {stats->told_step, stats->told_number};
 
-	m->begins_anew = stats->is_told && id.step == 0;
-	if (stats->is_told && id.step)
+	if (id.step)
 		snprintf(m->told, sizeof(m->told), "%s/%s", j->snapshots.directory,
 			tern_snapshot_manifest_name(id).text);
 }
@@ -138,7 +137,7 @@ static void start_server(struct job *j, struct member *m)
 
 	tern_server_stats(m->server, &stats);
 	if (is_lost(m))
-		stats.is_told = false;
+		stats.told_step = 0;
 	bury(j, m);
 	follow(j, m, &stats);
 	if (moves) {

@@ -160,10 +160,9 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 			    .worker_timeout_ns = j->worker_timeout_ns,
 			    .progress = server_progress,
 			    .snapshots = j->snapshots,
-			    .resume = *m->told ? m->told
-				      : j->resumes && !m->begins_anew
-					      ? j->snapshots.directory
-					      : NULL,
+			    .resume = *m->told     ? m->told
+				      : j->resumes ? j->snapshots.directory
+						   : NULL,
 			    .snapshot = server_snapshot,
 			    .goes_back = j->goes_back,
 			    .returns = m->again,
@@ -216,6 +215,7 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 			    .index = index,
 			    .goes_back = j->goes_back,
 			    .returns = returns,
+			    .has_begun = returns,
 			    .moved = j->goes_back ? job_on_moved : NULL,
 			    .save_path = "result",
 			    .interrupted_path = "interrupted",

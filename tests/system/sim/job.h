@@ -56,8 +56,7 @@ struct member {
 	bool stays_away;   /* it has crashed, and is not made anew */
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
-	bool begins_anew; /* told to begin at step 0 */
-	char met[128];    /* of a server in the place of a lost one: what it was told */
+	char met[128];  /* of a server in the place of a lost one: what it was told */
 	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;
