@@ -197,6 +197,13 @@ int members_init(struct tern_server *s)
 	return 0;
 }
 
+void members_leave(struct tern_server *s)
+{
+	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+		if (s->member_links[i].peer && !s->member_links[i].gone)
+			tern_peer_close(s->member_links[i].peer);
+}
+
 void members_end(struct tern_server *s)
 {
 	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)

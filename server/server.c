@@ -127,6 +127,7 @@ static void say_end(struct server_peer *p)
 static void leave(struct tern_server *s)
 {
 	tern_listener_refuse_new(s->listener);
+	members_leave(s);
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 

@@ -719,6 +719,7 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 
 /* members.c */
 int members_init(struct tern_server *s);
+void members_leave(struct tern_server *s); /* says goodbye to the members */
 void members_end(struct tern_server *s);
 void members_fini(struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);

@@ -262,20 +262,22 @@ void role_back_begin(struct role *role, uint64_t wait_s)
 	role->back_limit_ns = role->back_ns + wait_s * TERN_NS_PER_S;
 }
 
-bool role_goes_back(struct role *role, uint64_t wait_s, const char *text)
+bool role_goes_back(struct role *role, uint64_t wait_s, const char *why, const char *what)
 {
-	char line[sizeof(role->back_text)];
+	char line[1000];
 
 	if (role->signal || !wait_s ||
 		(role->back_ns && tern_clock_ns() >= role->back_limit_ns))
 		return false;
-	snprintf(line, sizeof(line), "%s: %s", role->name, text);
-	if (!role->back_ns)
+	if (!role->back_ns) {
+		snprintf(line, sizeof(line), "%s: %.480s: %s", role->name, why, what);
 		role_report(role,
 			json_pack("{ss so}", "event", "back", "text", report_text(line)));
-	else if (strcmp(line, role->back_text) != 0)
+	} else if (strncmp(why, role->back_why, sizeof(role->back_why) - 1) != 0) {
+		snprintf(line, sizeof(line), "%s: %.480s", role->name, why);
 		role_note(role, line);
-	memcpy(role->back_text, line, sizeof(line));
+	}
+	snprintf(role->back_why, sizeof(role->back_why), "%s", why);
 	role_back_begin(role, wait_s);
 	role->again = role->over = true;
 	return true;

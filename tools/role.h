@@ -53,7 +53,7 @@ struct role {
 	 * have begun again. */
 	uint64_t back_ns, back_limit_ns;
 	struct tern_timer back_timer;
-	char back_text[900]; /* why, as was said last */
+	char back_why[500]; /* as was said last */
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */
@@ -74,10 +74,11 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
  * role_open(). */
 int role_open_again(struct role *role, uint64_t connect_s);
 
-/* The job goes back, says ended(). True if the role is to be made anew for it, which `text`
- * tells the user: after at most wait_s seconds in which the steps have not begun, and after a
- * signal, it is not. */
-bool role_goes_back(struct role *role, uint64_t wait_s, const char *text);
+/* The job goes back, says ended(), because of `why`. True if the role is to be made anew for it:
+ * after wait_s seconds in which the steps have not begun, and after a signal, it is not. `what`
+ * tells the user the first time what happens now, and what to do. */
+bool role_goes_back(
+	struct role *role, uint64_t wait_s, const char *why, const char *what);
 
 /* The role waits for a job that goes back; for at most wait_s seconds, unless it does already. */
 void role_back_begin(struct role *role, uint64_t wait_s);

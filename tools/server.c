@@ -289,7 +289,7 @@ static bool goes_back(struct server_role *s, const char *text)
 {
 	const struct server_settings *settings = s->settings;
 	struct tern_server_stats stats;
-	char line[800];
+	char line[500];
 	size_t n;
 
 	tern_server_stats(s->server, &stats);
@@ -302,15 +302,16 @@ static bool goes_back(struct server_role *s, const char *text)
 		return false;
 	}
 	n = (size_t)snprintf(line, sizeof(line),
-		"%.350s: the job goes back to its newest snapshot, and waits up to %llu "
-		"s for all its processes",
-		text, (unsigned long long)settings->server_wait_s);
+		"the job goes back to its newest snapshot, and waits up to %llu s for "
+		"all "
+		"its processes",
+		(unsigned long long)settings->server_wait_s);
 	if (stats.server_count > 1)
 		snprintf(line + n, sizeof(line) - n,
 			". A server that is lost may come again on any host: tern server "
 			"--listen HOST:PORT --join %.120s --index I --snapshots %.150s",
 			s->address, settings->snapshots.directory);
-	return role_goes_back(&s->role, settings->server_wait_s, line);
+	return role_goes_back(&s->role, settings->server_wait_s, text, line);
 }
 
 static void ended(void *arg, int status, const char *text)

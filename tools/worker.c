@@ -340,21 +340,17 @@ static const char *how_it_left(const struct tern_worker_results *results)
 static bool goes_back(struct worker_role *w, const char *text, bool cut)
 {
 	uint64_t wait_s = w->settings->server_wait_s;
-	char line[700];
+	char line[300] = "this worker comes again";
 
-	if (cut)
-		snprintf(line, sizeof(line), "%.500s: this worker comes again", text);
-	else
+	if (!cut)
 		snprintf(line, sizeof(line),
-			"%.500s: this worker waits up to %llu s for all servers, and "
-			"goes on "
+			"this worker waits up to %llu s for all servers, and goes on "
 			"with "
 			"them from their newest snapshot. A server that is lost is "
-			"started again "
-			"at "
-			"its address, or elsewhere with --join",
-			text, (unsigned long long)wait_s);
-	return role_goes_back(&w->role, wait_s, line);
+			"started "
+			"again at its address, or elsewhere with --join",
+			(unsigned long long)wait_s);
+	return role_goes_back(&w->role, wait_s, text, line);
 }
 
 /* The others go on without this worker, which lives. True: it may come again, unless that happens
@@ -374,14 +370,9 @@ static bool may_come_again(struct worker_role *w)
 static void moved(void *arg, uint32_t server, const char *address)
 {
 	struct worker_role *w = arg;
-	char text[200];
 
-	if (strcmp(w->servers.address[server], address) == 0)
-		return;
 	snprintf(w->servers.address[server], sizeof(w->servers.address[server]), "%s",
 		address);
-	snprintf(text, sizeof(text), "server %u is at %s now", server, address);
-	note(w, text);
 }
 
 static void ended(void *arg, int status, const char *text,
