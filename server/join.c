@@ -401,8 +401,8 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	uint32_t index;
 
 	if (!p->server->has_job || (p->server->running && p->server->opts.goes_back)) {
-		/* Or its job goes on with another server of this number, which is lost, as this
-		 * server will know soon. */
+		/* This server has no job yet, or goes on with one whose server of that number is
+		 * lost, which it will know soon. */
 		start_send_away(p);
 	} else if (p->server->opts.returns && !begins_alike(p->server, message)) {
 		back_send_away(p, json_integer_value(json_object_get(message, "version")),
@@ -410,7 +410,7 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);
 	} else if (others_find(p->server, index)) {
-		/* So it is here. */
+		/* A former connection of this server is not known to be lost yet. */
 		start_send_away(p);
 	} else {
 		p->is_server = true;

@@ -95,8 +95,7 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* Uses the address that a worker sent which is here, not the one in the job: the
-	 * worker that brought the job may have left. */
+	/* Does not use the address in the job: the worker that brought the job may have left. */
 	snprintf(p->zero, sizeof(p->zero), "%s", members_find(s, 0));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){

@@ -93,7 +93,8 @@ struct server_peer {
 	uint32_t marks_count; /* skip.c: receives of this worker's marks under way */
 	bool left;            /* the worker left before the steps began, see start.c */
 	bool absent;          /* stands for a worker that has not come (start.c) */
-	/* Of a server in the place of a lost one: where it is (members.c); NULL: it is none. */
+	/* The address of a server that comes in the place of a lost one (members.c); NULL: the peer
+	 * is no such server. */
 	char *address;
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];

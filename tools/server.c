@@ -91,7 +91,8 @@ struct server_role {
 	/* --snapshots, if server 0 has published one, and the step of the newest. */
 	const char *resumable;
 	uint64_t resumable_step;
-	/* What the next server in this process goes on from; "": see find_resume(). */
+	/* Manifest that server 0 has named: when this server is made anew, it goes on from that.
+	 * "": none, and find_resume() chooses. */
 	char told[4096];
 	bool has_begun;         /* the steps have begun once */
 	char address[300];      /* where it listens; "": nowhere yet */
@@ -380,8 +381,9 @@ static uint64_t memory_bytes(void)
 	return TERN_MIN(all, limits.memory_bytes);
 }
 
-/* What a server goes on from that was made anew or comes in the place of a lost one: the newest
- * snapshot of the job. The job may have none yet: then it begins as it did before. */
+/* Chooses the snapshot to go on from. A server that was made anew, or comes in the place of a lost
+ * one, takes the one that server 0 has named, or else the newest of the job. If there is none yet,
+ * the job begins as it did before. */
 static const char *find_resume(const struct server_role *s)
 {
 	const struct snapshot_settings *snapshots = &s->settings->snapshots;

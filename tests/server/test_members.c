@@ -126,7 +126,7 @@ static void test_one_process_is_a_server(void **state)
 	stop_and_close(&rig);
 }
 
-/* It says what such a process does not say. */
+/* A server that has told its address sends "abort", which only processes of a job may. */
 static void test_who_has_told_its_address_may_say_nothing_more(void **state)
 {
 	struct visitor v;

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import tap  # noqa: E402
 import job  # noqa: E402
 import undisturbed  # noqa: E402
-from undisturbed import makes_steps, saved  # noqa: E402
+from undisturbed import makes_steps  # noqa: E402
 
 job.use(sys.argv[1])
 STEPS = job.enough(8_000)
@@ -68,14 +68,7 @@ class Hand:
         return [p for p in [*self.servers, *self.workers] if p is not gone]
 
     def end(self):
-        """All end well, with the right bytes."""
-        for process in [*self.servers, *self.workers]:
-            try:
-                process.end()
-            finally:
-                process.kill()
-            assert process.code == 0, f"{process.args}: exit code {process.code}\n{process.error}"
-        assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
+        undisturbed.end_well([*self.servers, *self.workers], self.save, STEPS)
 
 
 def one_server_after_the_other(fabric, how):

@@ -22,5 +22,16 @@ def expected(steps):
     return saved(directory)
 
 
+def end_well(processes, directory, steps):
+    """All processes of the job end well, and have saved the right bytes."""
+    for process in processes:
+        try:
+            process.end()
+        finally:
+            process.kill()
+        assert process.code == 0, f"{process.args}: exit code {process.code}\n{process.error}"
+    assert saved(directory) == expected(steps), "other bytes"
+
+
 def makes_steps(event):
     return event["event"] == "progress" and event["step"] > 0

@@ -348,7 +348,7 @@ static void perform(struct job *j, const struct tern_dataset *data)
 		check_end(j);
 }
 
-/* One life, in which servers and workers fall, and come again. */
+/* Runs a job of one life: its servers and workers fall and come again, but never all at once. */
 static void perform_back(struct job *j, const struct tern_dataset *data)
 {
 	const struct job first = *j;
