@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "ps/view.h"
 #include "rendezvous/peer.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
@@ -229,9 +230,32 @@ static int or_again(const struct tern_worker *w, int status)
 	return w->opts.goes_back && w->opts.returns ? -EAGAIN : status;
 }
 
+/* Hands on a newer view of the job's servers. False: the worker cannot go on with it. */
+static bool take_view(struct tern_worker *w, const json_t *message)
+{
+	struct tern_view view;
+
+	if (!tern_view_read(message, &view))
+		return false;
+	return view.number <= w->job.view ||
+	       (w->opts.viewed && w->opts.viewed(w->opts.arg, &view));
+}
+
+/* The job has other servers now. */
+static void viewed(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	bool good = take_view(w, message);
+
+	worker_give_up(w, good && w->opts.goes_back ? -EAGAIN : -EINVAL,
+		"the servers of the job are other ones now, says server %u%s", s->index,
+		good ? "" : ", and this worker does not know where they are");
+}
+
 static void aborted(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
+	const json_t *view = json_object_get(message, "view");
 	const json_t *finisher = json_object_get(message, "finisher");
 	const char *text = json_string_value(json_object_get(message, "text"));
 
@@ -242,7 +266,8 @@ static void aborted(struct worker_server *s, const json_t *message)
 		json_integer_value(finisher) < w->job.workers)
 		w->finisher = (uint32_t)json_integer_value(finisher);
 	worker_fail(w,
-		w->opts.goes_back && json_is_true(json_object_get(message, "back"))
+		w->opts.goes_back && json_is_true(json_object_get(message, "back")) &&
+				(!view || take_view(w, view))
 			? -EAGAIN
 			: -ECANCELED,
 		"server %u ended the job: %s", s->index, text ? text : "no reason given");
@@ -433,6 +458,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		refused(s, message);
 	} else if (strcmp(type, "address") == 0) {
 		moved(s, message);
+	} else if (strcmp(type, "view") == 0) {
+		viewed(s, message);
 	} else if (strcmp(type, "lost") == 0) {
 		worker_on_lost(s, message);
 	} else if (strcmp(type, "leave") == 0 && w->leaving) {

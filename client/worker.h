@@ -19,6 +19,7 @@
 
 struct tern_computer;
 struct tern_domain;
+struct tern_view;
 struct tern_worker;
 
 struct tern_worker_progress {
@@ -121,6 +122,10 @@ struct tern_worker_opts {
 	 * place, or will. Before the steps the worker then ends with -EAGAIN, if it goes_back.
 	 * May be NULL. */
 	void (*moved)(void *arg, uint32_t server, const char *address);
+	/* The job has other servers now, or will have (ps/view.h); valid during the call. False: the
+	 * worker cannot know where they are, and fails. Else it ends with -EAGAIN. NULL: it
+	 * fails in any case. */
+	bool (*viewed)(void *arg, const struct tern_view *view);
 	/* No step was done for 10 s (again after 20 s, 40 s, and so on); `text` says what
 	 * this worker waits for. May be NULL. */
 	void (*waiting)(void *arg, const char *text);

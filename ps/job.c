@@ -10,6 +10,7 @@
 
 #include "base/util.h"
 #include "ps/shown.h"
+#include "ps/view.h"
 
 struct tern_mode_text tern_mode_text(enum tern_mode mode, uint64_t ssp)
 {
@@ -173,6 +174,7 @@ static json_t *encode_optimizer(const struct tern_optimizer *o)
 json_t *tern_ps_job_json(const struct tern_ps_job *job)
 {
 	json_t *params = json_array(), *servers = json_array(), *rules = json_array();
+	json_t *root;
 
 	for (uint32_t i = 0; i < job->rule_count; i++)
 		json_array_append_new(rules, encode_optimizer(&job->rules[i]));
@@ -180,7 +182,7 @@ json_t *tern_ps_job_json(const struct tern_ps_job *job)
 		json_array_append_new(params, encode_param(&job->params[i]));
 	for (uint32_t i = 0; i < job->server_count; i++)
 		json_array_append_new(servers, or_null(json_string(job->servers[i])));
-	return json_pack(
+	root = json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"mode", tern_mode_text(job->mode, job->ssp).text, "steps",
 		(json_int_t)job->steps, "seed", (json_int_t)job->seed, "slots",
@@ -190,6 +192,9 @@ json_t *tern_ps_job_json(const struct tern_ps_job *job)
 		"arithmetic", or_null(json_string(job->arithmetic)), "optimizer",
 		encode_optimizer(&job->optimizer), "rules", rules, "params", params,
 		"servers", servers);
+	if (root)
+		tern_view_write_job(root, job);
+	return root;
 }
 
 char *tern_ps_job_encode(const struct tern_ps_job *job)
@@ -550,6 +555,8 @@ static int decode_lists(
 			return bad(why, "servers", "addresses of 1 to 127 characters");
 		strcpy(job->servers[i], address);
 	}
+	if (!tern_view_read_job(root, job))
+		return bad(why, "view", "a number above 0, and an id of each server");
 	return 0;
 }
 

@@ -56,6 +56,9 @@ struct tern_ps_job {
 	uint64_t element_count; /* number of elements in all tensors; from params */
 	char (*servers)[128];   /* addresses of the servers, by server number */
 	uint32_t server_count;
+	/* Which servers these are (ps/view.h): the number of the view, and unless that is 0, the
+	 * ids of the servers, and how many ids were given. */
+	uint32_t view, ids[TERN_SERVERS_MAX], id_count;
 };
 
 struct tern_ps_text {

@@ -66,6 +66,7 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 		    &number) == 0 &&
 		step > 0)
 		back_begin_with(s, step, number);
+	view_on_abort(s, message);
 	back_or_fail(s, -ECANCELED, "%s", why);
 }
 
@@ -93,21 +94,30 @@ static void time_is_up(struct tern_timer *timer)
 		back_or_fail(s, -ECANCELED, "%s", s->back_text);
 }
 
+void back_when_saved(struct tern_server *s, const char *why)
+{
+	if (!*s->back_text)
+		s->back_ns = tern_now_ns(s->env);
+	snprintf(s->back_text, sizeof(s->back_text), "%s", why);
+	snapshots_ask_anew(s);
+}
+
 void back_leave(struct tern_server *s, const char *why)
 {
-	if (s->over || *s->back_text || s->bye_count > 0)
+	if (s->over || s->back_timer.place || s->bye_count > 0)
 		return;
 	if (!s->running) {
 		back_or_fail(s, -ECANCELED, "%s", why);
 		return;
 	}
-	snprintf(s->back_text, sizeof(s->back_text), "%s", why);
-	s->back_ns = tern_now_ns(s->env);
 	s->back_timer.fire = time_is_up;
-	tern_timer_set(s->opts.ctx, &s->back_timer, s->back_ns + SNAPSHOT_NS);
-	if (s->index == 0)
-		snapshots_ask_anew(s);
-	else if (!s->to_zero->gone)
+	tern_timer_set(s->opts.ctx, &s->back_timer, tern_now_ns(s->env) + SNAPSHOT_NS);
+	if (s->index == 0) {
+		back_when_saved(s, why);
+		return;
+	}
+	snprintf(s->back_text, sizeof(s->back_text), "%s", why);
+	if (!s->to_zero->gone)
 		tern_talk_say(
 			&s->to_zero->talk, json_pack("{s:s, s:o}", "type", "leaving",
 						   "text", tern_talk_text(why)));

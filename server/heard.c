@@ -120,6 +120,7 @@ static const struct word {
 	{"join", GUEST, ANY_TIME, join_on_join},
 	{"peer", GUEST, ANY_TIME, join_on_peer},
 	{"address", GUEST, ANY_TIME, members_on_address},
+	{"drain", GUEST, ANY_TIME, view_on_drain},
 	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"ready", RETURNING, SYNC_STEPS, change_on_ready},

@@ -155,6 +155,7 @@ static bool has_workers(const struct server_peer *p, const struct tern_ps_job *j
 	return false;
 }
 
+/* False: p may not join now. If `why` is empty then, p was told what it needs to know. */
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
 {
@@ -164,7 +165,7 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 
 	if (decode_job(message, &job, why) < 0)
 		return false;
-	good = has_workers(p, &job, why) &&
+	good = view_is_settled(p, &job) && has_workers(p, &job, why) &&
 	       read_numbers(message, &job, index, &server, why) &&
 	       agree(p, &job, server, why);
 	if (good)
@@ -268,6 +269,8 @@ void join_on_join(struct server_peer *p, const json_t *message)
 		return;
 	}
 	if (!may_be_worker(p, message, &index, &why)) {
+		if (!*why.text)
+			return;
 		if (job_may_go_soon(s))
 			guests_ask_later(p);
 		else
@@ -371,6 +374,16 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 	return false;
 }
 
+/* True if the job that another server has brought is in the view that this server's job has. A
+ * server with an older one will have no workers soon. */
+static bool has_same_view(const struct tern_server *s, const json_t *message)
+{
+	const json_t *job = json_object_get(message, "job");
+
+	return json_integer_value(json_object_get(job, "view")) ==
+	       (json_int_t)s->job.view;
+}
+
 static bool may_be_server(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
 {
@@ -400,7 +413,8 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	struct tern_ps_text why = {""};
 	uint32_t index;
 
-	if (!p->server->has_job || (p->server->running && p->server->opts.goes_back)) {
+	if (!p->server->has_job || (p->server->running && p->server->opts.goes_back) ||
+		!has_same_view(p->server, message)) {
 		/* This server has no job yet, or goes on with one whose server of that number is
 		 * lost, which it will know soon. */
 		start_send_away(p);

@@ -6,7 +6,8 @@
  *     new server                  member                          worker
  *     "address", with its number  -->
  *                                 "again", while its own job still goes on with the former
- *                                 server of that number
+ *                                 server of that number; if the job has no such server, it is
+ *                                 added (view.c)
  *                           <--   "known"
  *                                                           <--   "join", anew after the loss
  *                                 "address"                 -->
@@ -36,6 +37,7 @@ struct member_link { /* connection to a member */
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	bool gone;
+	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
 	struct tern_timer timer;             /* for the next attempt */
 };
@@ -66,8 +68,9 @@ static void say_address(struct member_link *l)
 
 	if (write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s}", "type", "address", "server",
-				(json_int_t)s->opts.index, "address", address));
+			json_pack("{s:s, s:I, s:s, s:o*}", "type", "address", "server",
+				(json_int_t)s->opts.index, "address", address, "id",
+				s->opts.has_id ? json_integer(s->opts.id) : NULL));
 }
 
 /* Tries again in a second. */
@@ -75,19 +78,59 @@ static void dial_later(struct member_link *l)
 {
 	struct tern_server *s = l->server;
 
-	if (!s->told)
+	if (!s->told && !l->done)
 		tern_timer_set(
 			s->opts.ctx, &l->timer, tern_now_ns(s->env) + DIAL_AGAIN_NS);
 }
 
-/* The member refuses: it ends, or this server is not one that it can be told of. */
+/* The member refuses: it ends, or this server is not one that it can be told of, or not now. Who has
+ * been in the job knows that it is right, and that the member may have been removed. */
 static void refused(struct member_link *l, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
+	bool later = json_is_true(json_object_get(message, "later"));
 
-	if (!json_is_true(json_object_get(message, "later")) && !l->server->over)
+	if (!text)
+		text = "no reason given";
+	if (l->server->running || l->server->over)
+		return;
+	if (!later && !l->server->opts.has_id)
 		server_fail(l->server, -EINVAL, "--join: the server at %s refuses: %s",
-			l->address, text ? text : "no reason given");
+			l->address, text);
+	else if (!l->said_waiting)
+		server_note(
+			l->server, "the server at %s: %s: tried again", l->address, text);
+	l->said_waiting = true;
+}
+
+/* The member goes on with another server of this number, or with this one: it is not told. */
+static void told_later(struct member_link *l)
+{
+	struct tern_server *s = l->server;
+
+	if (s->running) {
+		l->done = true;
+		tern_peer_close(l->peer);
+		return;
+	}
+	if (!l->said_waiting)
+		server_note(s,
+			"the server at %s has another server %u, or cannot take one "
+			"now: waits until it can",
+			l->address, s->opts.index);
+	l->said_waiting = true;
+	say_address(l);
+}
+
+static void read_id(struct tern_server *s, const json_t *message)
+{
+	const json_t *id = json_object_get(message, "id");
+
+	if (s->opts.has_id || !json_is_integer(id) || json_integer_value(id) < 0 ||
+		json_integer_value(id) >= UINT32_MAX)
+		return;
+	s->opts.id = (uint32_t)json_integer_value(id);
+	s->opts.has_id = true;
 }
 
 static void link_heard(struct tern_talk *talk, const json_t *message)
@@ -96,14 +139,15 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 	const char *type = tern_talk_type(message);
 
 	if (strcmp(type, "again") == 0) {
-		if (!l->said_waiting)
-			server_note(l->server,
-				"the job of the server at %s still goes on with another "
-				"server %u: waits until that one is lost",
-				l->address, l->server->opts.index);
-		l->said_waiting = true;
-		say_address(l);
+		told_later(l);
+	} else if (strcmp(type, "removed") == 0) {
+		l->server->stats.drained = true;
+		server_fail(l->server, -EAGAIN, "it was removed from the job");
+	} else if (strcmp(type, "abort") == 0) {
+		if (!l->server->running && view_on_abort(l->server, message))
+			server_fail(l->server, -EAGAIN, "the servers of the job change");
 	} else if (strcmp(type, "known") == 0) {
+		read_id(l->server, message);
 		server_note(l->server,
 			"the server at %s tells the workers this server's address",
 			l->address);
@@ -127,7 +171,7 @@ static void link_event(
 	char why[200];
 
 	if (event == TERN_PEER_UP)
-		l->said_waiting = l->said_unreachable = false;
+		l->said_unreachable = false;
 	if (event != TERN_PEER_DOWN)
 		return;
 	if (status && !l->said_unreachable)
@@ -292,6 +336,25 @@ static bool is_printable(const char *text)
 	return true;
 }
 
+/* Keeps the newcomer's address. False: there is no memory, and it is refused. */
+static bool know(struct server_peer *p, uint32_t index, const char *address)
+{
+	uint32_t id = view_id(p->server, index);
+
+	p->address = strdup(address);
+	if (!p->address) {
+		server_refuse(p, "there is no memory for its address");
+		return false;
+	}
+	p->index = index;
+	p->added_id = UINT32_MAX;
+	view_moved(p->server, index, address);
+	guests_leave(p);
+	tern_talk_say(&p->talk, json_pack("{s:s, s:o*}", "type", "known", "id",
+					id != UINT32_MAX ? json_integer(id) : NULL));
+	return true;
+}
+
 void members_on_address(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -308,8 +371,15 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			TERN_SERVERS_MAX - 1, TERN_ADDRESS_BYTES - 1);
 		return;
 	}
-	if (!s->opts.goes_back || (s->has_job && index >= s->job.server_count)) {
-		server_refuse(p, "no server %u of this job is lost", (unsigned)index);
+	if (!s->opts.goes_back) {
+		server_refuse(p,
+			"its job does not go back to snapshots, so no server can come to "
+			"it");
+		return;
+	}
+	index = view_number(s, json_object_get(message, "id"), (uint32_t)index);
+	if (index == UINT32_MAX) {
+		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "removed"));
 		return;
 	}
 	if (is_own(s, (uint32_t)index)) {
@@ -322,16 +392,15 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		guests_ask_later(p);
 		return;
 	}
-	p->address = strdup(address);
-	if (!p->address) {
-		server_refuse(p, "there is no memory for its address");
+	if (view_is_next(s, (uint32_t)index)) {
+		if (view_may_add(p, (uint32_t)index) && know(p, (uint32_t)index, address))
+			view_add(p);
 		return;
 	}
-	p->index = (uint32_t)index;
-	guests_leave(p);
+	if (!know(p, (uint32_t)index, address))
+		return;
 	if (guests_may_note(s))
 		server_note(s, "server %u is at %s now", p->index, p->address);
-	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
 	tell_all(p);
 	if (index == 0 && s->to_zero && !s->running &&
 		strcmp(s->to_zero->zero, p->address) != 0)
@@ -343,5 +412,6 @@ void members_left(struct server_peer *p)
 	if (!p->server->over && guests_may_note(p->server))
 		server_note(p->server, "server %u, which was at %s, is gone", p->index,
 			p->address);
+	view_newcomer_left(p);
 	free(TERN_TAKE(p->address));
 }

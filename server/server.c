@@ -115,10 +115,14 @@ static void say_end(struct server_peer *p)
 	}
 	if (s->status < 0)
 		tern_talk_say(&p->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:b}", "type", "abort", "text",
-				tern_talk_text(s->text), "save", s->save, "finisher",
-				(json_int_t)s->finisher, "back", s->status == -EAGAIN));
-	tern_peer_close(p->peer);
+			json_pack("{s:s, s:o, s:b, s:I, s:b, s:o*}", "type", "abort",
+				"text", tern_talk_text(s->text), "save", s->save,
+				"finisher", (json_int_t)s->finisher, "back",
+				s->status == -EAGAIN, "view", view_for(s)));
+	else if (p->address)
+		server_refuse(p, "the job is complete");
+	if (!p->refused)
+		tern_peer_close(p->peer);
 }
 
 /* The listener is not closed: a lost connection may have to be restored for the
@@ -150,6 +154,8 @@ void server_fail_args(struct tern_server *s, int status, const char *fmt, va_lis
 	if (s->index == 0)
 		s->finisher = leaving_finisher(s);
 	vsnprintf(s->text, sizeof(s->text), fmt, ap);
+	if (s->status == -EAGAIN)
+		view_go(s);
 	leave(s);
 }
 
@@ -422,6 +428,9 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		return -ENOMEM;
 	s->opts = *opts;
 	s->finisher = -1;
+	s->next_index = UINT32_MAX;
+	if (opts->view)
+		s->view = *opts->view;
 	s->env = tern_context_env(opts->ctx);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
@@ -465,10 +474,19 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	*out = s->stats;
 	out->has_job = s->has_job;
 	out->index = s->has_job ? s->index : s->opts.index;
+	if (s->next_index != UINT32_MAX)
+		out->index = s->next_index;
+	out->id = view_own_id(s);
+	out->has_id = out->id != UINT32_MAX;
 	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
+}
+
+const struct tern_view *tern_server_view(const struct tern_server *s)
+{
+	return &s->view;
 }
 
 void tern_server_take_snapshot(struct tern_server *s)

@@ -18,6 +18,7 @@
 
 struct tern_metrics;
 struct tern_server;
+struct tern_view;
 
 /* Progress of the job, which server 0 reports. */
 struct tern_server_progress {
@@ -57,13 +58,18 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
-	bool has_job;          /* a worker has joined */
-	uint32_t index;        /* number of this server */
+	bool has_job; /* a worker has joined */
+	/* Number of this server; after the end with -EAGAIN: of the one in its place. */
+	uint32_t index;
 	uint32_t server_count; /* of the job; 0: not known */
 	/* Server 0 begins with this snapshot, and this server has found another one: the next
 	 * one in its place begins with server 0's. Step 0: it has found none. */
 	uint64_t told_step;
 	uint32_t told_number;
+	/* The job goes on without this server (view.c). */
+	bool drained;
+	uint32_t id; /* of this server; has_id: it is known */
+	bool has_id;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
@@ -104,12 +110,18 @@ struct tern_server_opts {
 	/* The steps of such a job begin although workers have not come, if at least one has, for
 	 * so long: their slots are others' until they come. 0: they begin with all workers. */
 	uint64_t absent_ns;
-	/* Addresses of other servers of a job that has lost server `index`: this one comes in
-	 * its place, and tells them its own address (members.c). The array is used until
+	/* The newest view of the job's servers that is known; NULL: none but that of the users.
+	 * Used until tern_server_new() returns. */
+	const struct tern_view *view;
+	/* Addresses of other servers of a job that has lost server `index`, or to which it is to be
+	 * added: this one comes, and tells them its own address (members.c). The array is used until
 	 * tern_server_new() returns, its strings until the server is freed. */
 	const char *const *members;
 	uint32_t member_count;
-	uint32_t index; /* number of this server, before a job tells it */
+	/* Number of this server, before a job tells it, and its id (ps/view.h) if it is known from
+	 * the server in whose place this one is: has_id. */
+	uint32_t index, id;
+	bool has_id;
 	/* Number of workers that a job must have; 0: any. */
 	uint32_t workers;
 	/* Largest number of connected peers that have not joined the job; if one more
@@ -158,6 +170,8 @@ struct tern_server_opts {
 int tern_server_new(const struct tern_server_opts *opts, struct tern_server **out);
 const char *tern_server_address(const struct tern_server *server);
 void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
+/* The newest view of the job's servers that is known, for opts.view of the next server. */
+const struct tern_view *tern_server_view(const struct tern_server *server);
 
 /* Writes, in a few words, which step the server is at and which processes it waits
  * for. */
@@ -168,6 +182,11 @@ void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
  * other than 0 then first asks server 0 which one. But a job that may go back (goes_back)
  * takes a snapshot instead, and then goes back to it, which ended() is told. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
+
+/* Removes server `index`, which may be lost, from a job that may go back: it goes back to a
+ * snapshot that is taken for this, and goes on without the server. Only on server 0. Returns why
+ * not, or NULL. */
+const char *tern_server_drain(struct tern_server *server, uint32_t index);
 
 /* Takes a snapshot now, if the options have a directory and the steps have begun. Any server
  * of the job may be asked. */

@@ -39,6 +39,7 @@
 #include "ps/metric.h"
 #include "ps/plan.h"
 #include "ps/talk.h"
+#include "ps/view.h"
 #include "server/server.h"
 #include "transport/context.h"
 
@@ -96,6 +97,7 @@ struct server_peer {
 	/* The address of a server that comes in the place of a lost one (members.c); NULL: the peer
 	 * is no such server. */
 	char *address;
+	uint32_t added_id; /* if it is to be added (view.c): its id; else UINT32_MAX */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	uint32_t index; /* number of this worker or server in the job */
@@ -391,7 +393,11 @@ struct tern_server {
 	 * `back_ns`, for this reason, or when the timer fires; "": it does not. */
 	char back_text[300];
 	uint64_t back_ns;
-	bool failed_last; /* the last worker that was lost has failed by itself */
+	/* view.c: the newest view that is known; number 0: that of the users. On server 0 the next
+	 * one, if it has a higher number. */
+	struct tern_view view, next_view;
+	uint32_t next_index; /* in the newest view; UINT32_MAX: as before */
+	bool failed_last;    /* the last worker that was lost has failed by itself */
 	struct tern_timer back_timer;
 	struct member_link *member_links; /* members.c; NULL: there are none */
 	struct tern_timer zero_timer;     /* start.c: next attempt to reach server 0 */
@@ -701,7 +707,9 @@ void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* True if the job may go back, and its steps have begun, now or before. */
 bool back_is_possible(const struct tern_server *s);
-/* This server was asked to end: goes back when a snapshot is published. */
+/* Goes back when a snapshot is published. Server 0 only. */
+void back_when_saved(struct tern_server *s, const char *why);
+/* This server was asked to end: goes back when a snapshot is published, or after some seconds. */
 void back_leave(struct tern_server *s, const char *why);
 /* A process of the job has said "abort" with "back". */
 void back_on_abort(struct tern_server *s, const json_t *message, const char *why);
@@ -730,6 +738,35 @@ const char *members_find(const struct tern_server *s, uint32_t index);
 void members_tell(struct server_peer *worker);
 /* The connection with a server that has told its address has ended. */
 void members_left(struct server_peer *p);
+
+/* view.c */
+/* Compares the view of a worker that joins with this server's. False: the worker was told a newer
+ * one, or is asked to come again. */
+bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job);
+/* The job goes back: with the next view, if there is one. */
+void view_go(struct tern_server *s);
+/* The newest view as JSON, for processes that are told to go back; NULL: there is none, or no memory. */
+json_t *view_for(const struct tern_server *s);
+/* Takes a newer view from a message that says that the job goes back. False: it has none. */
+bool view_on_abort(struct tern_server *s, const json_t *message);
+/* The id of this server; UINT32_MAX: not known. */
+uint32_t view_own_id(const struct tern_server *s);
+/* The id of server `index`; UINT32_MAX: not known, since this server knows no view. */
+uint32_t view_id(const struct tern_server *s, uint32_t index);
+/* The number in the present view of a server that says its id, or, if that is not an integer, its number. Returns
+ * UINT32_MAX for one that was removed. */
+uint32_t view_number(const struct tern_server *s, const json_t *id, uint32_t index);
+/* True if no server has this number yet. */
+bool view_is_next(const struct tern_server *s, uint32_t index);
+/* False: p cannot be added as this server, and is told why, or will ask again. */
+bool view_may_add(struct server_peer *p, uint32_t index);
+/* Adds a server, whose number and address are known, to the next view. */
+void view_add(struct server_peer *newcomer);
+/* A server is at another address now. */
+void view_moved(struct tern_server *s, uint32_t index, const char *address);
+/* The connection of a server that was to be added has ended. */
+void view_newcomer_left(struct server_peer *p);
+void view_on_drain(struct server_peer *p, const json_t *message);
 
 /* spare.c */
 void spare_start(struct tern_server *s);

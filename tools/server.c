@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "ps/metric.h"
+#include "ps/view.h"
 #include "server/server.h"
 #include "tools/info_machine.h"
 #include "tools/job.h"
@@ -97,6 +98,9 @@ struct server_role {
 	bool has_begun;         /* the steps have begun once */
 	char address[300];      /* where it listens; "": nowhere yet */
 	struct servers members; /* of --join */
+	struct tern_view view;  /* newest one that is known of the job's servers */
+	uint32_t id;            /* of this server in the view; has_id: it is known */
+	bool has_id;
 	uint32_t index; /* its number: --index, until the job's workers say another */
 };
 
@@ -295,7 +299,15 @@ static bool goes_back(struct server_role *s, const char *text)
 
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
+	s->id = stats.id;
+	s->has_id = stats.has_id;
+	s->view = *tern_server_view(s->server);
 	follow(s, &stats);
+	if (stats.drained) {
+		s->role.left = true;
+		note(s, "this server was removed from the job, which goes on without it");
+		return true;
+	}
 	if (s->role.signal) {
 		note(s, "the job waits for this server: when it is started again, it "
 			"goes on "
@@ -321,8 +333,10 @@ static void ended(void *arg, int status, const char *text)
 	struct server_role *s = arg;
 
 	report_applied(s);
-	if (status == -EAGAIN && goes_back(s, text))
+	if (status == -EAGAIN && goes_back(s, text)) {
+		role->over = true;
 		return;
+	}
 	if (status && s->resumable)
 		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
 			s->resumable, (unsigned long long)s->resumable_step);
@@ -422,9 +436,12 @@ static int start(struct server_role *s)
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
 		.returns = s->has_begun || settings->join,
 		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
+		.view = &s->view,
 		.members = members,
 		.member_count = s->members.count,
 		.index = s->index,
+		.id = s->id,
+		.has_id = s->has_id,
 		.saving = saving,
 		.snapshot = snapshot,
 		.lost = lost,

@@ -14,6 +14,7 @@
 #include "base/util.h"
 #include "client/engine_computer.h"
 #include "client/worker.h"
+#include "ps/view.h"
 #include "tools/data.h"
 #include "tools/earlier.h"
 #include "tools/host_file.h"
@@ -62,7 +63,8 @@ struct mark {
 struct worker_role {
 	struct role role;
 	const struct worker_settings *settings;
-	struct servers servers; /* where they are now */
+	struct servers named;  /* those of --join, where they are now */
+	struct tern_view view; /* the job's servers, where they are now */
 	struct job_data data;
 	struct device device;
 	struct tern_model *model;
@@ -370,9 +372,24 @@ static bool may_come_again(struct worker_role *w)
 static void moved(void *arg, uint32_t server, const char *address)
 {
 	struct worker_role *w = arg;
+	uint32_t id = w->view.ids[server];
 
-	snprintf(w->servers.address[server], sizeof(w->servers.address[server]), "%s",
-		address);
+	snprintf(w->view.servers[server], sizeof(w->view.servers[server]), "%s", address);
+	if (!tern_view_is_added(id))
+		snprintf(w->named.address[id], sizeof(w->named.address[id]), "%s",
+			address);
+}
+
+/* The job has other servers. */
+static bool viewed(void *arg, const struct tern_view *view)
+{
+	struct worker_role *w = arg;
+	struct tern_view located = *view;
+
+	if (!tern_view_locate(&located, w->named.address, w->named.count))
+		return false;
+	w->view = located;
+	return true;
 }
 
 static void ended(void *arg, int status, const char *text,
@@ -461,16 +478,20 @@ static int read_servers(struct worker_role *w)
 	const struct job_settings *job = &w->settings->job;
 	struct message error;
 	int r = servers_read(
-		w->settings->join, &job->fabric, w->role.domain, &w->servers, &error);
+		w->settings->join, &job->fabric, w->role.domain, &w->named, &error);
 
-	if (r == 0 && w->servers.count != job->servers)
+	if (r == 0 && w->named.count != job->servers)
 		r = options_refuse(&error,
 			"--join %.300s: has %u address%s, --servers says %llu",
-			w->settings->join, w->servers.count,
-			w->servers.count == 1 ? "" : "es",
+			w->settings->join, w->named.count,
+			w->named.count == 1 ? "" : "es",
 			(unsigned long long)job->servers);
 	if (r)
 		role_fail(&w->role, true, "%s", error.text);
+	else
+		tern_view_of_job(&(struct tern_ps_job){.servers = w->named.address,
+					 .server_count = w->named.count},
+			&w->view);
 	return r;
 }
 
@@ -678,8 +699,8 @@ static int start(struct worker_role *w)
 		.batch = (uint32_t)j->batch,
 		.optimizer = j->optimizer.rule,
 		.clip_norm = j->clip_norm,
-		.servers = w->servers.address,
-		.server_count = w->servers.count,
+		.servers = w->view.servers,
+		.server_count = w->view.count,
 	};
 	struct tern_worker_opts opts = {
 		.domain = w->role.domain,
@@ -690,6 +711,7 @@ static int start(struct worker_role *w)
 		.returns = w->role.back_ns > 0,
 		.has_begun = w->has_begun,
 		.moved = moved,
+		.viewed = viewed,
 		.finishing = finishing,
 		.interrupted = interrupted,
 		.begun = begun,
@@ -707,6 +729,7 @@ static int start(struct worker_role *w)
 
 	if (r)
 		return r;
+	tern_view_set_job(&w->view, &job);
 	opts.computer = &w->computer->computer;
 	opts.memory = device_memory(&w->device, w->settings->job.tensor_memory);
 	opts.save_path = *w->save_path ? w->save_path : NULL;

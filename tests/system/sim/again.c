@@ -4,6 +4,7 @@
  * asked to end, comes again at another address, which it tells a server that runs. If there is
  * none, or a worker has not heard yet where another server is, it comes at its old address, as a
  * user has to do it then. All others come at theirs. Some workers that have crashed never come.
+ * Servers are removed, also lost ones, and some of them are added again, at other addresses.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -28,10 +29,80 @@ static bool is_complete(const struct job *j)
 	return false;
 }
 
-/* True if the process is gone: it has crashed, or was asked to end. */
+/* True if the process is gone: it has crashed, or was asked to end, or the job goes on without it. */
 static bool is_lost(const struct member *m)
 {
-	return tern_sim_crashed(m->process) || (m->ended && m->asked);
+	return tern_sim_crashed(m->process) ||
+	       (m->ended && (m->asked || (m->server && m->server->stats.drained)));
+}
+
+/* ---- which servers the job has ---- */
+
+/* Which member the server in a view is. */
+static unsigned member_of(const struct tern_view *view, uint32_t index)
+{
+	unsigned generation, i = view->ids[index];
+
+	if (tern_view_is_added(i) &&
+		sscanf(view->servers[index], "sim://server-%u-%u", &generation, &i) != 2)
+		tern_never("the address of a member");
+	return i;
+}
+
+/* The number of server i's in a view, NULL for the first one; UINT32_MAX: it has none. */
+static unsigned number_in(const struct tern_view *view, unsigned i)
+{
+	for (uint32_t k = 0; view && k < view->count; k++)
+		if (member_of(view, k) == i)
+			return k;
+	return view ? UINT32_MAX : i;
+}
+
+/* The view that the process knows; NULL: only the first, or it tells nobody, since it is lost, or a
+ * server that has no part in its view. */
+static const struct tern_view *view_of(const struct job *j, const struct member *m)
+{
+	const struct tern_view *view =
+		is_server(j, m) ? tern_server_view(m->server) : m->view;
+
+	if (is_lost(m) || !view || view->number == 0)
+		return NULL;
+	return is_server(j, m) &&
+			       number_in(view, (unsigned)(m - j->members)) == UINT32_MAX
+		       ? NULL
+		       : view;
+}
+
+/* The newest view that a process knows; NULL: the first. */
+static const struct tern_view *newest_view(const struct job *j)
+{
+	const struct tern_view *newest = NULL;
+
+	for (unsigned i = 0; i < j->count; i++) {
+		const struct tern_view *view = view_of(j, &j->members[i]);
+
+		if (view && (!newest || view->number > newest->number))
+			newest = view;
+	}
+	return newest;
+}
+
+static unsigned server_count(const struct job *j)
+{
+	const struct tern_view *view = newest_view(j);
+
+	return view ? view->count : j->servers;
+}
+
+/* The number of the member's server in the newest view; UINT32_MAX: it was removed. */
+static unsigned number_of(const struct job *j, const struct member *m)
+{
+	return number_in(newest_view(j), (unsigned)(m - j->members));
+}
+
+static bool is_removed(const struct job *j, const struct member *m)
+{
+	return is_server(j, m) && number_of(j, m) == UINT32_MAX;
 }
 
 /* A worker that heard of a loss before the first welcome, or was refused at the end of a job that
@@ -50,8 +121,15 @@ static bool goes_back(const struct member *m)
 
 bool job_comes_again(const struct job *j, const struct member *m)
 {
-	return j->goes_back && !is_complete(j) && !m->stays_away &&
+	bool stays_away = m->stays_away && (!is_server(j, m) || is_removed(j, m));
+
+	return j->goes_back && !is_complete(j) && !stays_away &&
 	       (is_lost(m) || goes_back(m) || has_failed_early(m));
+}
+
+bool job_has_removed(const struct job *j, const struct member *m)
+{
+	return j->goes_back && is_removed(j, m) && (!is_lost(m) || m->stays_away);
 }
 
 bool job_is_too_late(const struct job *j, const struct member *m)
@@ -63,35 +141,71 @@ bool job_is_too_late(const struct job *j, const struct member *m)
 void job_on_moved(void *member, uint32_t server, const char *address)
 {
 	struct member *m = member;
+	uint32_t id = m->view->ids[server];
 
-	snprintf(m->servers[server], sizeof(m->servers[server]), "%s", address);
+	snprintf(m->view->servers[server], sizeof(m->view->servers[0]), "%s", address);
+	if (!tern_view_is_added(id))
+		snprintf(m->servers[id], sizeof(m->servers[0]), "%s", address);
+}
+
+bool job_on_viewed(void *member, const struct tern_view *view)
+{
+	struct member *m = member;
+
+	*m->view = *view;
+	return tern_view_locate(m->view, m->servers, MEMBERS_MAX);
 }
 
 static void know_servers(const struct job *j, struct member *m)
 {
 	m->servers = malloc(sizeof(j->addresses));
-	tern_assert(m->servers);
+	m->view = calloc(1, sizeof(*m->view));
+	tern_assert(m->servers && m->view);
 	memcpy(m->servers, j->addresses, sizeof(j->addresses));
+	tern_view_of_job(
+		&(struct tern_ps_job){.servers = m->servers, .server_count = j->servers},
+		m->view);
 }
 
-/* True if each worker knows where each other server is. */
-static bool others_are_known(const struct job *j, unsigned server)
+static bool knows_others(
+	const struct job *j, const struct member *worker, const struct member *server)
 {
-	for (unsigned i = j->servers; i < j->count; i++)
-		for (unsigned k = 0; k < j->servers; k++)
-			if (k != server && j->members[i].servers &&
-				strcmp(j->members[i].servers[k], j->addresses[k]) != 0)
-				return false;
+	const struct tern_view *newest = newest_view(j), *view = worker->view;
+
+	if (view->number != (newest ? newest->number : 0))
+		return false;
+	for (uint32_t k = 0; k < view->count; k++) {
+		unsigned i = member_of(view, k);
+
+		if (&j->members[i] != server &&
+			strcmp(view->servers[k], j->addresses[i]) != 0)
+			return false;
+	}
 	return true;
 }
 
-/* Another server, which runs; UINT_MAX: not all others run. */
+/* True if each worker knows where each other server is. */
+static bool others_are_known(const struct job *j, const struct member *server)
+{
+	for (unsigned i = j->servers; i < j->count; i++)
+		if (j->members[i].view && !knows_others(j, &j->members[i], server))
+			return false;
+	return true;
+}
+
+/* Another server, which runs and is not about to be removed; UINT_MAX: not all others run. */
 static unsigned find_other(const struct job *j, unsigned server)
 {
+	const struct tern_view *next = &j->members[0].server->next_view;
+	const struct tern_view *view = newest_view(j);
 	unsigned other = UINT32_MAX;
 
+	if (next->number <= (view ? view->number : 0))
+		next = view;
+
 	for (unsigned i = 0; i < j->servers; i++) {
-		if (i == server)
+		if (i == server || number_in(view, i) == UINT32_MAX ||
+			number_in(next, i) == UINT32_MAX)
 			continue;
 		if (is_lost(&j->members[i]))
 			return UINT32_MAX;
@@ -111,9 +225,15 @@ static void bury(struct job *j, struct member *m)
 	tern_assert(j->former);
 	j->former[j->former_count++] = *m;
 	old = &j->former[j->former_count - 1];
-	*m = (struct member){
-		.index = old->index, .again = true, .shown = 0, .servers = old->servers};
+	*m = (struct member){.index = old->index,
+		.again = true,
+		.shown = 0,
+		.id = old->id,
+		.has_id = old->has_id,
+		.servers = old->servers,
+		.view = old->view};
 	j->former[j->former_count - 1].servers = NULL;
+	j->former[j->former_count - 1].view = NULL;
 	memcpy(m->met, old->met, sizeof(m->met));
 }
 
@@ -128,16 +248,51 @@ static void follow(
 			tern_snapshot_manifest_name(id).text);
 }
 
+/* As tools/server.c does, unless the process is lost: the server knows the newest view. */
+static void keep_view(struct member *m)
+{
+	const struct tern_view *view = tern_server_view(m->server);
+	struct tern_server_stats stats;
+
+	free(TERN_TAKE(m->view));
+	m->has_id = false;
+	if (is_lost(m))
+		return;
+	tern_server_stats(m->server, &stats);
+	m->id = stats.id;
+	m->has_id = stats.has_id;
+	m->index = stats.index;
+	if (view->number == 0)
+		return;
+	m->view = malloc(sizeof(*view));
+	tern_assert(m->view);
+	*m->view = *view;
+}
+
+/* The number of a server that is to be added. */
+static unsigned next_number(const struct job *j)
+{
+	const struct tern_server *zero = j->members[0].server;
+
+	return zero->next_view.number > zero->view.number ? zero->next_view.count
+							  : server_count(j);
+}
+
 static void start_server(struct job *j, struct member *m)
 {
 	struct tern_server_stats stats;
 	unsigned i = (unsigned)(m - j->members), other = find_other(j, i);
-	bool moves = is_lost(m) && other != UINT32_MAX && others_are_known(j, i) &&
-		     tern_sim_dice(j->sim, 800);
+	bool added = is_removed(j, m);
+	bool moves =
+		added || (is_lost(m) && other != UINT32_MAX && others_are_known(j, m) &&
+				 tern_sim_dice(j->sim, 800));
 
 	tern_server_stats(m->server, &stats);
 	if (is_lost(m))
 		stats.told_step = 0;
+	m->index = added ? next_number(j) : number_of(j, m);
+	other = added ? 0 : other;
+	keep_view(m);
 	bury(j, m);
 	follow(j, m, &stats);
 	if (moves) {
@@ -155,8 +310,10 @@ static void start_worker(struct job *j, struct member *m)
 
 	bury(j, m);
 	m->returned = true; /* and may come too late */
-	if (lost)
+	if (lost) {
 		free(TERN_TAKE(m->servers));
+		free(TERN_TAKE(m->view));
+	}
 	if (!m->servers)
 		know_servers(j, m);
 	job_start_worker(j, m, index, !lost);
@@ -191,14 +348,16 @@ static void make_again(struct job *j, struct member *m)
 	uint64_t now_ns = tern_sim_now_ns(j->sim);
 
 	if (!m->again_ns) {
-		m->stays_away = !is_server(j, m) && is_lost(m) && another_is_left(j, m) &&
-				tern_sim_dice(j->sim, 300);
+		m->stays_away = is_server(j, m)
+					? is_removed(j, m) && tern_sim_dice(j->sim, 400)
+					: is_lost(m) && another_is_left(j, m) &&
+						  tern_sim_dice(j->sim, 300);
 		m->again_ns = now_ns +
 			      TERN_NS_PER_US * (1 + tern_rng_below(tern_sim_rng(j->sim),
 							    is_lost(m) ? 20000 : 500));
 		call_at(j->sim, m->again_ns);
 	}
-	if (m->stays_away || now_ns < m->again_ns)
+	if (!job_comes_again(j, m) || now_ns < m->again_ns)
 		return;
 	j->resumes = j->has_snapshot(j);
 	if (is_server(j, m))
@@ -229,11 +388,29 @@ static void lose_one(struct job *j)
 		tern_sim_crash(m->process);
 }
 
+/* A user lets server 0 remove another server, which may be lost; but not the only one that knows where
+ * a third one is. */
+static void remove_one(struct job *j)
+{
+	struct member *zero = &j->members[0];
+	unsigned count = server_count(j);
+
+	if (is_lost(zero) || zero->ended || count < 2 || is_complete(j) ||
+		!others_are_known(j, NULL))
+		return;
+	if (!tern_server_drain(zero->server,
+		    1 + (unsigned)tern_rng_below(tern_sim_rng(j->sim), count - 1)))
+		j->drains--;
+	j->has_lost = true;
+}
+
 void job_make_again(struct job *j)
 {
 	j->has_begun = j->has_begun || j->members[0].server->running;
 	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 2))
 		lose_one(j);
+	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 2))
+		remove_one(j);
 	for (unsigned i = j->servers; i < j->count; i++)
 		if (!j->members[i].servers)
 			know_servers(j, &j->members[i]);

@@ -169,7 +169,10 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 			    .absent_ns = 30 * TERN_NS_PER_MS,
 			    .members = &member,
 			    .member_count = member != NULL,
-			    .index = i,
+			    .index = m->again ? m->index : i,
+			    .id = m->id,
+			    .has_id = m->has_id,
+			    .view = m->view,
 			    .ended = server_done,
 			    .arg = m},
 		    &m->server) < 0)
@@ -184,8 +187,10 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 	job.mode = j->async ? TERN_MODE_ASYNC : TERN_MODE_SYNC;
 	job.ssp = j->ssp;
 	job.workers = j->workers;
-	job.servers = m->servers ? m->servers : j->addresses;
-	job.server_count = j->servers;
+	job.servers = m->view ? m->view->servers : j->addresses;
+	job.server_count = m->view ? m->view->count : j->servers;
+	if (m->view)
+		tern_view_set_job(m->view, &job);
 	m->index = index;
 	open_member(j, m, "worker", index);
 	if (j->sessions) {
@@ -217,6 +222,7 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 			    .returns = returns,
 			    .has_begun = returns,
 			    .moved = j->goes_back ? job_on_moved : NULL,
+			    .viewed = j->goes_back ? job_on_viewed : NULL,
 			    .save_path = "result",
 			    .interrupted_path = "interrupted",
 			    .ended = worker_ended,
@@ -258,7 +264,8 @@ static bool is_awaited(const struct job *j, const struct member *m)
 {
 	bool gone = m->ended || tern_sim_crashed(m->process);
 
-	return job_comes_again(j, m) || (!gone && !job_is_too_late(j, m));
+	return job_comes_again(j, m) ||
+	       (!gone && !job_is_too_late(j, m) && !job_has_removed(j, m));
 }
 
 static bool all_ended(void *arg)
@@ -685,6 +692,7 @@ bool job_judge(const struct job *j)
 					  !(j->goes_back && (m->status == -EAGAIN ||
 								    m->results.cut)) &&
 					  !j->doomed && !m->stalled && was_let_in(m) &&
+					  !job_is_too_late(j, m) &&
 					  !(m->asked && m->status == -ECANCELED)) {
 			fprintf(stderr, "job: member %u: %s %d %s\n", i,
 				m->ended ? "ended" : "hangs", m->status, m->text);
@@ -716,6 +724,7 @@ static void free_member(struct member *m)
 	tern_engine_free(m->engine);
 	user_free(m->user);
 	free(m->servers);
+	free(m->view);
 }
 
 void job_finish(struct job *j)

@@ -30,6 +30,9 @@ struct member {
 	struct program *program;
 	struct tern_updater *updater;
 	unsigned index; /* of a server or worker */
+	uint32_t
+		id; /* of a server that was made anew, if it is known: has_id (ps/view.h) */
+	bool has_id;
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
 	/* A worker in the place of one that was lost during the steps; or a lost one in whose
@@ -49,11 +52,13 @@ struct member {
 	bool hangs;
 	bool fickle; /* its program computes other gradients each time */
 	bool fails;  /* its user fails in the middle, or at the end, of its next slot */
-	/* With job.goes_back, of a worker: where it has heard that the servers are. */
+	/* With job.goes_back, of a worker: where it has heard that the servers are that its user
+	 * has named. */
 	char (*servers)[128];
-	uint64_t again_ns; /* when the member is made anew; 0: it is not */
-	bool again;        /* it was made anew */
-	bool stays_away;   /* it has crashed, and is not made anew */
+	struct tern_view *view; /* the job's servers, as it knows them; NULL: not yet */
+	uint64_t again_ns;      /* when the member is made anew; 0: it is not */
+	bool again;             /* it was made anew */
+	bool stays_away;        /* it is lost, and is not made anew */
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
 	char met[128];  /* of a server in the place of a lost one: what it was told */
@@ -84,6 +89,8 @@ struct job {
 	 * are made anew (again.c): those that have crashed, too. */
 	bool goes_back;
 	unsigned falls; /* number of servers that will still be lost */
+	unsigned
+		drains; /* number of servers that will still be removed, to be added again perhaps */
 	/* Members that were made anew, as they were, until they are freed. */
 	struct member *former;
 	unsigned former_count;
@@ -186,13 +193,16 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 void job_make_again(struct job *j);
 /* True if the member has crashed or ended, and will be made anew. */
 bool job_comes_again(const struct job *j, const struct member *m);
+/* True if the member is a server that was removed from the job, and is not to be added again. */
+bool job_has_removed(const struct job *j, const struct member *m);
 /* True if the member was made anew, and the job came to its end before that. */
 bool job_is_too_late(const struct job *j, const struct member *m);
 /* Chooses one of the members that still run, at random, from `count` members starting with number
  * `first`; NULL: none runs. */
 struct member *job_victim(struct job *j, unsigned first, unsigned count);
-/* A worker has heard of a server's new address. */
+/* A worker has heard of a server's new address, or of another view of the servers. */
 void job_on_moved(void *member, uint32_t server, const char *address);
+bool job_on_viewed(void *member, const struct tern_view *view);
 /* Crashes all members at once. */
 void job_crash(struct job *j);
 /* Adds worker `index`, also in place of one that was lost. */
