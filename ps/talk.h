@@ -74,6 +74,13 @@
  *                      that were set since, each with the step. z may be "nan", "inf" or
  *                      "-inf"
  *
+ *   a guest -> server  {"type":"status", "from":k}: what does the job do (server/status.c)?
+ *                      "from" is 0 if it is missing
+ *   server -> a guest  {"type":"status", "server":j, "state":s, ...}: what this server knows, as
+ *                      docs/operations.md lists it. "workers" has the workers k, k + 1, ..., and
+ *                      "next" is the first one that has found no room; without "next" there is
+ *                      none. "again": the server has answered too often in the last second
+ *
  * Snapshots, in sync mode (server/snapshot_state.h), after "start":
  *
  *   server -> server 0 {"type":"snapshot_wanted"}

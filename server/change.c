@@ -487,6 +487,7 @@ static void tell_come(struct server_peer *p, const struct plan *plan, uint64_t v
 		json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "yours", "version",
 			(json_int_t)version, "generation", (json_int_t)s->generation,
 			"finisher", (json_int_t)lease_finisher(s), "slots", slots));
+	s->history->came_count++;
 	if (s->opts.came)
 		s->opts.came(s->opts.arg, p->index, text);
 }

@@ -121,6 +121,7 @@ static const struct word {
 	{"peer", GUEST, ANY_TIME, join_on_peer},
 	{"address", GUEST, ANY_TIME, members_on_address},
 	{"drain", GUEST, ANY_TIME, view_on_drain},
+	{"status", GUEST, ANY_TIME, status_on_status},
 	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"ready", RETURNING, SYNC_STEPS, change_on_ready},

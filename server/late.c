@@ -311,6 +311,13 @@ size_t late_name_owing(struct tern_server *s, char *names, size_t bytes)
 	return name_owing(s, names, bytes);
 }
 
+bool late_describe_owed(const struct server_peer *worker, char *text, size_t bytes)
+{
+	if (worker->owes)
+		describe(worker, text, bytes);
+	return worker->owes;
+}
+
 /* Says for what the server waits if no worker owes it anything. */
 static const char *unowed(const struct tern_server *s)
 {
@@ -382,6 +389,7 @@ static void tick(struct tern_timer *timer)
 		return;
 	s->ticked_ns = tern_now_ns(s->env);
 	s->tick_count++;
+	status_mark(s);
 	count(s, s->tick_ns);
 	if (s->over)
 		return;

@@ -215,6 +215,7 @@ static void decide(struct tern_server *s, uint32_t lost, const char *text)
 	for (uint32_t i = 0; given && i < s->job.workers; i++)
 		json_decref(given[i]);
 	free(given);
+	s->history->lost_count++;
 	if (s->opts.lost)
 		s->opts.lost(s->opts.arg, lost, text);
 }

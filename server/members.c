@@ -42,8 +42,7 @@ struct member_link { /* connection to a member */
 	struct tern_timer timer;             /* for the next attempt */
 };
 
-/* Writes the addresses at which this server can be reached, in the form of one address. */
-static int write_own(const struct tern_server *s, char *out, size_t bytes)
+int members_write_own(const struct tern_server *s, char *out, size_t bytes)
 {
 	char addresses[8][TERN_ADDRESS_BYTES];
 	int n = tern_listener_addresses(
@@ -66,7 +65,7 @@ static void say_address(struct member_link *l)
 	const struct tern_server *s = l->server;
 	char address[TERN_ADDRESS_BYTES] = "";
 
-	if (write_own(s, address, sizeof(address)) == 0)
+	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
 			json_pack("{s:s, s:I, s:s, s:o*}", "type", "address", "server",
 				(json_int_t)s->opts.index, "address", address, "id",
@@ -307,6 +306,15 @@ const char *members_find(const struct tern_server *s, uint32_t index)
 	const struct server_peer *p = find_newcomer(s, index);
 
 	return p ? p->address : start_find_present(s)->zero;
+}
+
+const char *members_address_of(const struct tern_server *s, uint32_t index)
+{
+	const struct server_peer *p = find_newcomer(s, index);
+
+	if (index == 0)
+		return members_find(s, 0);
+	return p ? p->address : s->job.servers[index];
 }
 
 /* True if the server is not lost, as far as this one knows: another one has said that it is that

@@ -88,8 +88,7 @@ void progress_on_progress(struct server_peer *p, const json_t *message)
 
 /* ---- reports ---- */
 
-/* The mean of the workers' last losses by their weights; NAN: there is none. */
-static double mean_loss(const struct tern_server *s)
+double progress_loss(const struct tern_server *s)
 {
 	double sum = 0, weight = 0;
 
@@ -116,10 +115,15 @@ static double take_staleness(struct tern_server *s)
 						       : (double)NAN;
 }
 
-static void report(struct tern_server *s, uint64_t step, const char *waits_for)
+double progress_lr(const struct tern_server *s, uint64_t step)
 {
 	const struct tern_optimizer *rule = &s->job.optimizer;
 
+	return (double)tern_schedule_lr(&rule->schedule, rule->lr, TERN_MAX(step, 1ull));
+}
+
+static void report(struct tern_server *s, uint64_t step, const char *waits_for)
+{
 	s->progress_due = false;
 	s->progress_step = step;
 	s->progress_ns = tern_now_ns(s->env);
@@ -128,9 +132,8 @@ static void report(struct tern_server *s, uint64_t step, const char *waits_for)
 			.steps = s->job.steps,
 			.slots = s->job.mode == TERN_MODE_SYNC ? s->job.slots : 1,
 			.batch = s->job.records ? s->job.batch : 0,
-			.loss = mean_loss(s),
-			.lr = (double)tern_schedule_lr(
-				&rule->schedule, rule->lr, TERN_MAX(step, 1ull)),
+			.loss = progress_loss(s),
+			.lr = progress_lr(s, step),
 			.staleness_mean = take_staleness(s),
 			.staleness_max = s->stats.staleness_max,
 			.metrics = &s->metrics,

@@ -130,6 +130,8 @@ static void say_end(struct server_peer *p)
  * server listens. */
 static void leave(struct tern_server *s)
 {
+	if (s->status == -EAGAIN)
+		status_goes_back(s);
 	tern_listener_refuse_new(s->listener);
 	members_leave(s);
 	tern_list_for_each (n, &s->peers) {
@@ -441,6 +443,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		s->opts.staging_bytes = STAGING_BYTES;
 	pool.max_bytes = TERN_POOL_BYTES_MAX; /* the staging budget limits it further */
 	guests_init(s);
+	status_init(s);
 	r = tern_pool_new(opts->domain, &pool, &s->staging);
 	if (r == 0)
 		r = tern_pool_new(opts->domain, &talk, &s->talk_pool);

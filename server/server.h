@@ -55,6 +55,24 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 	const char *why;
 };
 
+/* What has happened in a job while this process served it. The servers that a process makes in
+ * turn, since its job goes back, share one, which is zeroed before the first. The times are
+ * those of the contexts' environments. */
+struct tern_server_history {
+	uint64_t begun_ns;               /* the first server was made */
+	uint64_t lost_count, came_count; /* workers, on server 0 */
+	uint64_t back_count;             /* how often the job has gone back */
+	uint64_t back_since_ns; /* the job goes back since then; 0: it does not */
+	uint64_t back_ns;       /* how long that took the last time; 0: never */
+	/* Server 0: the last snapshot that was published (its `path` is snapshot_path), and
+	 * when; 0: none was. And those that have failed since. */
+	struct tern_server_snapshot snapshot;
+	uint64_t snapshot_ended_ns;
+	char snapshot_path[1000];
+	uint64_t failed_count;
+	char failed_why[300];
+};
+
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
@@ -122,6 +140,9 @@ struct tern_server_opts {
 	 * the server in whose place this one is: has_id. */
 	uint32_t index, id;
 	bool has_id;
+	/* Owned by the caller, and used by this server until it is freed; NULL: none is kept
+	 * when this server is freed. */
+	struct tern_server_history *history;
 	/* Number of workers that a job must have; 0: any. */
 	uint32_t workers;
 	/* Largest number of connected peers that have not joined the job; if one more

@@ -24,6 +24,7 @@
  *     async.c   gradients applied as they arrive
  *     snapshot.c, snapshots.c, resume.c  see snapshot_state.h
  *     progress.c  what workers say of their losses and metrics, and reports of it
+ *     status.c  answers to `tern status`
  *
  * A slot is one of the R gradients of a step; a version of a chunk is its parameters
  * after that many updates; a guest is a connected process that has not joined the job.
@@ -307,6 +308,18 @@ struct norm_share { /* server 0: partial sums of one server */
 	bool arrived;
 };
 
+/* status.c: step of this server at some times in the past, the newest STATUS_MARKS of them. */
+#define STATUS_MARKS 16u
+
+struct status_marks {
+	struct status_mark {
+		uint64_t ns, step;
+	} ring[STATUS_MARKS];
+	uint64_t count;     /* of all marks that were made */
+	uint64_t gradients; /* stats.gradients_added at the last look */
+	uint64_t moved_ns;  /* when it was seen to grow, or the steps began */
+};
+
 struct given_part { /* a range of given initial values, in version 0 of a chunk */
 	struct tern_req req;
 	struct chunk *chunk;
@@ -458,6 +471,12 @@ struct tern_server {
 	 * stats.staleness_sum. */
 	uint64_t progress_ns, progress_step, progress_gradients, progress_staleness;
 	struct tern_timer progress_timer;
+
+	/* status.c */
+	struct tern_server_history own_history; /* if the options have none */
+	struct tern_server_history *history;
+	struct status_marks marks;
+	uint64_t questions_ns; /* limits the rate of answers */
 
 	/* norm.c */
 	uint32_t summed_count; /* chunks whose mean gradient is computed */
@@ -734,6 +753,11 @@ void members_fini(struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
 /* Where the server is now, as it has told this one, or else as a worker has told that is here. */
 const char *members_find(const struct tern_server *s, uint32_t index);
+/* The same for a job of which a worker is here. */
+const char *members_address_of(const struct tern_server *s, uint32_t index);
+/* Writes the addresses at which this server can be reached, in the form of one address.
+ * Negative errno as of tern_listener_addresses(). */
+int members_write_own(const struct tern_server *s, char *out, size_t bytes);
 /* Tells a worker the new addresses of servers. */
 void members_tell(struct server_peer *worker);
 /* The connection with a server that has told its address has ended. */
@@ -787,12 +811,29 @@ void late_on_busy(struct server_peer *worker, const json_t *message);
 /* Writes the names of the processes that are waited for, and for what. Returns the number of
  * bytes; 0: no other process is waited for. */
 size_t late_name_owing(struct tern_server *s, char *names, size_t bytes);
+/* Writes what this worker owes ("slot 1 of step 242"). False: nothing, as far as the last tick or
+ * late_name_owing() has seen. */
+bool late_describe_owed(const struct server_peer *worker, char *text, size_t bytes);
 
 /* progress.c */
 void progress_start(struct tern_server *s); /* the steps begin */
 void progress_end(struct tern_server *s);   /* reports what was not reported yet */
 void progress_on_progress(struct server_peer *worker, const json_t *message);
 void progress_forget(struct tern_server *s); /* the metrics of a job that is forgotten */
+
+/* The mean of the workers' last losses by their weights; NAN: there is none. */
+double progress_loss(const struct tern_server *s);
+/* Learning rate of this step, of tensors without a rule of their own. */
+double progress_lr(const struct tern_server *s, uint64_t step);
+
+/* status.c */
+void status_init(struct tern_server *s);
+void status_steps_begin(struct tern_server *s);
+void status_goes_back(struct tern_server *s); /* the job goes back, now or still */
+void status_snapshot_ended(
+	struct tern_server *s, const struct tern_server_snapshot *snapshot);
+void status_mark(struct tern_server *s); /* notes which step this server is at */
+void status_on_status(struct server_peer *guest, const json_t *message);
 
 /* others.c */
 int others_connect(struct tern_server *s);

@@ -51,6 +51,7 @@ void snapshots_tell(struct tern_server *s)
 
 	for (uint32_t i = 0; !n->failed && i < s->job.server_count; i++)
 		result.bytes += n->parts[i].bytes;
+	status_snapshot_ended(s, &result);
 	if (s->opts.snapshot)
 		s->opts.snapshot(s->opts.arg, &result);
 }

@@ -304,6 +304,7 @@ void start_steps(struct tern_server *s)
 static void start(struct tern_server *s)
 {
 	s->running = true;
+	status_steps_begin(s);
 	if (s->opts.begun)
 		s->opts.begun(s->opts.arg);
 	lease_start(s);

@@ -95,8 +95,9 @@ struct server_role {
 	/* Manifest that server 0 has named: when this server is made anew, it goes on from that.
 	 * "": none, and find_resume() chooses. */
 	char told[4096];
-	bool has_begun;         /* the steps have begun once */
-	char address[300];      /* where it listens; "": nowhere yet */
+	bool has_begun;    /* the steps have begun once */
+	char address[300]; /* where it listens; "": nowhere yet */
+	struct tern_server_history history;
 	struct servers members; /* of --join */
 	struct tern_view view;  /* newest one that is known of the job's servers */
 	uint32_t id;            /* of this server in the view; has_id: it is known */
@@ -442,6 +443,7 @@ static int start(struct server_role *s)
 		.index = s->index,
 		.id = s->id,
 		.has_id = s->has_id,
+		.history = &s->history,
 		.saving = saving,
 		.snapshot = snapshot,
 		.lost = lost,
