@@ -231,19 +231,22 @@ static int wait_for_answer(struct call *c)
 	return r < 0 ? r : *c->refusal ? -EACCES : 0;
 }
 
-/* Writes what each server is missing, as far as there is room. */
+/* Writes why each server has not answered, as far as there is room. */
 static void explain(const struct call *c, char *text, size_t bytes)
 {
 	size_t n = 0;
 
 	for (uint32_t i = 0; i < c->count && n < bytes; i++) {
 		const struct line *l = &c->lines[i];
-		const char *why = l->state == LINE_DIALLED ? "it cannot be reached"
-				  : l->state == LINE_OVER  ? l->why
-							   : "it does not answer";
-
-		n += (size_t)snprintf(text + n, bytes - n, "%s%.130s: %.200s",
-			n ? "; " : "", l->address, why);
+		n += (size_t)snprintf(
+			text + n, bytes - n, "%s%.130s: ", n ? "; " : "", l->address);
+		if (n < bytes && l->state == LINE_OVER)
+			n += (size_t)snprintf(text + n, bytes - n, "%.200s", l->why);
+		else if (n < bytes)
+			n += (size_t)snprintf(text + n, bytes - n, "%s within %.3g s",
+				l->state == LINE_DIALLED ? "it cannot be reached"
+							 : "it does not answer",
+				(double)c->ask->wait_ns / 1e9);
 	}
 }
 
@@ -258,8 +261,7 @@ static void tell(const struct call *c, int r, struct message *error)
 		break;
 	case -ETIMEDOUT:
 		explain(c, text, sizeof(text));
-		options_refuse(error, "no answer within %.3g s: %s",
-			(double)c->ask->wait_ns / 1e9, text);
+		options_refuse(error, "no answer: %s", text);
 		break;
 	default:
 		options_refuse(error, "%s", tern_status_text(r));
@@ -347,6 +349,16 @@ int ask_at(struct ask *ask, const char *address, json_t *question, const char *t
 	return ask_these(ask, &address, 1, question, type, answer, NULL, error);
 }
 
+/* Why a server does not answer is told anyway, so warnings about it are not shown by default. */
+static enum tern_log_level log_level_of(const struct ask_settings *settings)
+{
+	const char *given = getenv("TERN_LOG");
+
+	if (settings->log_level != TERN_LOG_DEFAULT || (given && *given))
+		return settings->log_level;
+	return TERN_LOG_ERROR;
+}
+
 int ask_open(struct ask *ask, const char *name, const struct ask_settings *settings,
 	struct message *error)
 {
@@ -360,7 +372,8 @@ int ask_open(struct ask *ask, const char *name, const struct ask_settings *setti
 	if (!settings->join)
 		return options_refuse(error,
 			"--join is missing: give the address of a server of the job");
-	if (fabric_check(&settings->fabric, error) < 0 ||
+	if (log_open(name, log_level_of(settings), error) < 0 ||
+		fabric_check(&settings->fabric, error) < 0 ||
 		secret_read(&settings->secret, &ask->secret, error) < 0)
 		return -EINVAL;
 	r = tern_domain_new(&opts, &ask->domain);

@@ -16,6 +16,7 @@
 
 #include <jansson.h>
 
+#include "tools/log.h"
 #include "tools/secret.h"
 #include "tools/servers.h"
 
@@ -24,6 +25,7 @@ struct ask_settings {
 	struct secret_settings secret;
 	const char *join;
 	double wait_s;
+	enum tern_log_level log_level;
 };
 
 /* Rows for a command's table of options; `field` of its settings is a struct
@@ -38,7 +40,12 @@ struct ask_settings {
 		OPTION(REAL, "wait", "S",                                                \
 			"seconds to wait until a server can be reached and has "         \
 			"answered",                                                      \
-			settings, field.wait_s, .initial = "5", .min = 0.1, .max = 3600)
+			settings, field.wait_s, .initial = "5", .min = 0.1,              \
+			.max = 3600),                                                    \
+		OPTION(CUSTOM, "log-level", "none|error|warn|info|debug",                \
+			"least severe log lines to show; default: the environment "      \
+			"variable TERN_LOG, else error",                                 \
+			settings, field.log_level, .parse = log_parse_level)
 
 struct ask {
 	const char *name; /* of this process, as servers show it: "status" */
@@ -53,7 +60,7 @@ struct ask {
 	void *arg;
 };
 
-/* Checks the settings, reads the secret, and opens a domain. `name` is not copied. In any case
+/* Checks the settings, opens the log and the domain, and reads the secret. `name` is not copied. In any case
  * ask_close() must follow. -EINVAL: the user's input is wrong; other errors: no memory and
  * the like. `error` has one line. */
 int ask_open(struct ask *ask, const char *name, const struct ask_settings *settings,

@@ -23,6 +23,7 @@ static const struct command *const commands[] = {
 	&run_command,
 	&server_command,
 	&worker_command,
+	&status_command,
 	&checkpoint_command,
 	&bench_command,
 	&info_command,

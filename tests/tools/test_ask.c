@@ -132,7 +132,7 @@ static void test_a_server_that_ends_is_dialled_until_the_time_is_over(void **sta
 	start_serving(&bed);
 	bed.ask.wait_ns = 500000000;
 	assert_int_equal(ask_it(&bed, good_question(), "known"), -ETIMEDOUT);
-	assert_non_null(strstr(bed.error.text, "no answer within 0.5 s: tcp://"));
+	assert_non_null(strstr(bed.error.text, "no answer: tcp://"));
 	close_bed(&bed);
 }
 
@@ -146,10 +146,10 @@ static void test_nobody_answers(void **state)
 	assert_int_equal(ask_at(&bed.ask, NOBODY, good_question(), "known", &bed.answer,
 				 &bed.error),
 		-ETIMEDOUT);
-	assert_string_equal(
-		bed.error.text, "no answer within 0.3 s: " NOBODY ": Connection refused");
+	assert_string_equal(bed.error.text, "no answer: " NOBODY ": Connection refused");
 	stop_serving(&bed);
 	assert_int_equal(ask_it(&bed, good_question(), "known"), -ETIMEDOUT);
+	assert_non_null(strstr(bed.error.text, ": Connection timed out"));
 	close_bed(&bed);
 }
 

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The picture of a job for people. What a person wants to know first stands first: whether
+ * steps are made, how fast, who is waited for, and how old the last snapshot is. A member that
+ * the answer lacks is left out. */
+#include "tools/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "ps/metric.h"
+
+/* Time without a gradient after which a job counts as one that stands still. */
+#define STILL_S 2.0
+
+static const char *text_of(const json_t *object, const char *name)
+{
+	const char *text = json_string_value(json_object_get(object, name));
+
+	return text ? text : "";
+}
+
+static double number_of(const json_t *object, const char *name)
+{
+	return json_number_value(json_object_get(object, name));
+}
+
+static bool has(const json_t *object, const char *name)
+{
+	return json_object_get(object, name) != NULL;
+}
+
+static bool is(const json_t *object, const char *name, const char *text)
+{
+	return strcmp(text_of(object, name), text) == 0;
+}
+
+struct duration {
+	char text[40];
+};
+
+static struct duration duration(double s)
+{
+	struct duration d;
+	double all = fmin(fmax(s, 0), 1e9);
+	unsigned whole = (unsigned)all;
+
+	if (all < 10)
+		snprintf(d.text, sizeof(d.text), "%.1f s", all);
+	else if (whole < 60)
+		snprintf(d.text, sizeof(d.text), "%u s", whole);
+	else if (whole < 3600)
+		snprintf(d.text, sizeof(d.text), "%u min %u s", whole / 60, whole % 60);
+	else if (whole < 86400)
+		snprintf(d.text, sizeof(d.text), "%u h %u min", whole / 3600,
+			whole / 60 % 60);
+	else
+		snprintf(d.text, sizeof(d.text), "%u d %u h", whole / 86400,
+			whole / 3600 % 24);
+	return d;
+}
+
+/* "1 worker", "2 workers" */
+static void count(FILE *to, double n, const char *what)
+{
+	fprintf(to, "%.0f %s%s", n, what, n == 1 ? "" : "s");
+}
+
+/* ---- the job ---- */
+
+static bool stands_still(const json_t *a)
+{
+	return number_of(a, "quiet_s") >= STILL_S;
+}
+
+static void show_state(FILE *to, const json_t *a)
+{
+	fputs("state      ", to);
+	if (is(a, "state", "no_job"))
+		fputs("no job yet", to);
+	else if (is(a, "state", "starts"))
+		fputs("the steps have not begun", to);
+	else if (is(a, "state", "back"))
+		fprintf(to, "the job goes back to its newest snapshot, for %s now",
+			duration(
+				number_of(json_object_get(a, "recoveries"), "back_for_s"))
+				.text);
+	else if (is(a, "state", "finishes"))
+		fputs("the steps are done, the job ends", to);
+	else if (stands_still(a))
+		fprintf(to, "no progress for %s", duration(number_of(a, "quiet_s")).text);
+	else
+		fputs("makes steps", to);
+	fprintf(to, "; up %s\n", duration(number_of(a, "uptime_s")).text);
+}
+
+static void show_rate(FILE *to, double rate, const char *unit)
+{
+	fprintf(to, rate >= 1000 ? "   %.0f %s" : "   %.3g %s", rate, unit);
+}
+
+static void show_step(FILE *to, const json_t *a)
+{
+	double step = number_of(a, "step"), rate = number_of(a, "steps_per_s");
+	double steps = number_of(json_object_get(a, "job"), "steps");
+
+	if (!has(a, "step"))
+		return;
+	fprintf(to, "step       %.0f of %.0f", step, steps);
+	if (has(a, "steps_per_s"))
+		show_rate(to, rate, "steps/s");
+	if (has(a, "samples_per_s"))
+		show_rate(to, number_of(a, "samples_per_s"), "samples/s");
+	if (rate > 0 && step < steps && !stands_still(a))
+		fprintf(to, "   %s left", duration((steps - step) / rate).text);
+	fputc('\n', to);
+}
+
+static void show_metrics(FILE *to, const json_t *a)
+{
+	json_t *metrics = json_object_get(a, "metrics");
+	const char *name;
+	json_t *value;
+
+	if (!has(a, "loss") && !has(a, "lr") && !json_object_size(metrics))
+		return;
+	fputs("training", to);
+	if (has(a, "loss"))
+		fprintf(to, "   loss %.4g", number_of(a, "loss"));
+	if (has(a, "lr"))
+		fprintf(to, "   lr %.4g", number_of(a, "lr"));
+	json_object_foreach(metrics, name, value)
+	{
+		double number;
+
+		if (tern_metric_read(value, &number))
+			fprintf(to, "   %.63s %.4g", name, number);
+	}
+	fputc('\n', to);
+}
+
+static void show_staleness(FILE *to, const json_t *a)
+{
+	const json_t *staleness = json_object_get(a, "staleness");
+
+	if (staleness)
+		fprintf(to, "staleness  %.2f versions on average, %.0f at most\n",
+			number_of(staleness, "mean"), number_of(staleness, "max"));
+}
+
+/* A job that makes steps always waits for somebody, for a moment. */
+static void show_awaited(FILE *to, const json_t *a)
+{
+	if (has(a, "waits_for") && (!is(a, "state", "steps") || stands_still(a)))
+		fprintf(to, "waits for  %s\n", text_of(a, "waits_for"));
+}
+
+static void show_snapshot(FILE *to, const json_t *a)
+{
+	const json_t *s = json_object_get(a, "snapshot");
+	double failures = number_of(s, "failures");
+
+	if (!s)
+		return;
+	fputs("snapshot   ", to);
+	if (has(s, "step"))
+		fprintf(to, "step %.0f, %s ago, %.1f MB in %.2f s: %s",
+			number_of(s, "step"), duration(number_of(s, "age_s")).text,
+			number_of(s, "bytes") / 1e6, number_of(s, "seconds"),
+			text_of(s, "path"));
+	else
+		fputs("none yet", to);
+	if (has(s, "taking"))
+		fprintf(to, "; that of step %.0f is being taken", number_of(s, "taking"));
+	fputc('\n', to);
+	if (failures > 0) {
+		fputs("           ", to);
+		count(to, failures, "snapshot");
+		fprintf(to, " failed since: %s\n", text_of(s, "why"));
+	}
+}
+
+static void show_recoveries(FILE *to, const json_t *a)
+{
+	const json_t *r = json_object_get(a, "recoveries");
+	double lost = number_of(r, "workers_lost"), back = number_of(r, "back");
+
+	if (lost == 0 && back == 0)
+		return;
+	fputs("recovered  ", to);
+	count(to, lost, "worker");
+	fprintf(to, " lost, %.0f came; ", number_of(r, "workers_came"));
+	fputs("the job went back ", to);
+	count(to, back, "time");
+	if (has(r, "last_back_s"))
+		fprintf(to, ", the last time for %s",
+			duration(number_of(r, "last_back_s")).text);
+	fputc('\n', to);
+}
+
+static void show_job(FILE *to, const json_t *a)
+{
+	const json_t *job = json_object_get(a, "job");
+
+	if (!job)
+		return;
+	fprintf(to, "job        %s, %s, ", text_of(job, "mode"),
+		text_of(job, "optimizer"));
+	count(to, number_of(job, "tensors"), "tensor");
+	fprintf(to, " of %.0f parameters", number_of(job, "elements"));
+	if (has(job, "slots")) {
+		fputs(", ", to);
+		count(to, number_of(job, "slots"), "slot");
+	}
+	if (has(job, "batch"))
+		fprintf(to, ", batch %.0f", number_of(job, "batch"));
+	if (has(job, "first_step"))
+		fprintf(to, ", from the snapshot of step %.0f",
+			number_of(job, "first_step"));
+	fputc('\n', to);
+}
+
+/* ---- the processes ---- */
+
+static void show_servers(FILE *to, const json_t *a)
+{
+	const json_t *servers = json_object_get(a, "servers"), *one;
+	size_t i;
+
+	if (!json_array_size(servers))
+		return;
+	fputs("\nserver  state    address\n", to);
+	json_array_foreach(servers, i, one)
+	{
+		fprintf(to, "%-7.0f %-8s %s\n", number_of(one, "server"),
+			text_of(one, "state"), text_of(one, "address"));
+	}
+}
+
+/* True if there is something to say about the worker. */
+static bool is_special(const json_t *w)
+{
+	return !is(w, "state", "joined") || number_of(w, "silent_s") >= STILL_S;
+}
+
+static void show_worker(FILE *to, const json_t *w)
+{
+	char work[24] = "-", loss[24] = "-", late[160] = "";
+
+	if (has(w, "slots"))
+		snprintf(work, sizeof(work), "%.0f", number_of(w, "slots"));
+	else if (has(w, "step"))
+		snprintf(work, sizeof(work), "%.0f", number_of(w, "step"));
+	if (has(w, "loss"))
+		snprintf(loss, sizeof(loss), "%.4g", number_of(w, "loss"));
+	if (has(w, "owes") && number_of(w, "silent_s") >= STILL_S)
+		snprintf(late, sizeof(late), "  owes %.80s, silent for %s",
+			text_of(w, "owes"), duration(number_of(w, "silent_s")).text);
+	fprintf(to, "%-7.0f %-8s %-8s %-10s %s%s\n", number_of(w, "worker"),
+		text_of(w, "state"), work, loss, text_of(w, "name"), late);
+}
+
+/* Lists the workers that are special, or those that are not. Returns how many more may be
+ * listed. */
+static unsigned show_some(FILE *to, const json_t *workers, bool special, unsigned rows)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach(workers, i, one)
+	{
+		if (rows == 0)
+			break;
+		if (is_special(one) != special)
+			continue;
+		show_worker(to, one);
+		rows--;
+	}
+	return rows;
+}
+
+static void show_workers(FILE *to, const json_t *a, unsigned rows)
+{
+	const json_t *workers = json_object_get(a, "workers");
+	const json_t *job = json_object_get(a, "job");
+	size_t n = json_array_size(workers);
+	unsigned left;
+
+	if (!n)
+		return;
+	fprintf(to, "\nworker  state    %-8s loss       name\n",
+		is(job, "mode", "sync") ? "slots" : "step");
+	left = show_some(to, workers, true, rows);
+	show_some(to, workers, false, left);
+	if (n > rows) {
+		fputs("and ", to);
+		count(to, (double)(n - rows), "more worker");
+		fputs(": --json lists all\n", to);
+	}
+}
+
+static void show_partial(FILE *to, const json_t *a)
+{
+	if (has(a, "partial"))
+		fprintf(to,
+			"partial    only server %.0f has answered, and server 0 knows "
+			"more: "
+			"%s\n",
+			number_of(a, "server"), text_of(a, "partial"));
+}
+
+void status_show(FILE *to, const json_t *answer, unsigned rows)
+{
+	show_state(to, answer);
+	show_step(to, answer);
+	show_metrics(to, answer);
+	show_staleness(to, answer);
+	show_awaited(to, answer);
+	show_snapshot(to, answer);
+	show_recoveries(to, answer);
+	show_job(to, answer);
+	show_partial(to, answer);
+	show_servers(to, answer);
+	show_workers(to, answer, rows);
+}
