@@ -24,6 +24,7 @@ static const struct command *const commands[] = {
 	&server_command,
 	&worker_command,
 	&status_command,
+	&top_command,
 	&checkpoint_command,
 	&bench_command,
 	&info_command,

@@ -389,7 +389,8 @@ def as_many_processes_as_a_job_may_have_are_allowed():
 
 
 def json_has_an_end_whatever_is_wrong():
-    for command in ["train"], ["run"], ["server"], ["worker"], ["bench", "lat"], ["info"], ["checkpoint", "list", "."], ["status"]:
+    for command in (["train"], ["run"], ["server"], ["worker"], ["bench", "lat"], ["info"], ["checkpoint", "list", "."],
+                    ["status"], ["top"]):
         refused = job.Job(*command, "--json", "--stepps", 3)
         assert refused.end() == 2 and "--stepps" in refused.error, refused.error
         assert [(e["event"], e["code"]) for e in refused.events] == [("failed", 2)], refused.events
