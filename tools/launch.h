@@ -33,7 +33,7 @@
 /* Options of a launcher about its servers. */
 struct launch_settings {
 	const char *listen;            /* NULL: the servers' default */
-	struct secret_settings secret; /* --insecure, and --secret-file of `tern run` */
+	struct secret_settings secret; /* --insecure and --secret-file */
 	struct device_choice server_device;
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */

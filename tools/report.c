@@ -138,11 +138,16 @@ static void show_saved(struct output *out, const json_t *event)
 
 static void show_start(struct output *out, const json_t *event)
 {
-	output_line(out, "%s over %s: %.0f server%s, %.0f worker%s, %.0f slot%s a step",
+	const char *join = text_of(event, "join");
+
+	output_line(out,
+		"%s over %s: %.0f server%s, %.0f worker%s, %.0f slot%s a step; servers "
+		"at %.400s%s",
 		text_of(event, "model"), text_of(event, "fabric"),
 		number_of(event, "servers"), number_of(event, "servers") == 1 ? "" : "s",
 		number_of(event, "workers"), number_of(event, "workers") == 1 ? "" : "s",
-		number_of(event, "slots"), number_of(event, "slots") == 1 ? "" : "s");
+		number_of(event, "slots"), number_of(event, "slots") == 1 ? "" : "s",
+		join, strlen(join) > 400 ? "..." : "");
 }
 
 static void show(struct output *out, const char *who, const json_t *event)

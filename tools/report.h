@@ -7,7 +7,7 @@
  * text.
  *
  *     listening  address                                     a server can be joined
- *     start      model, fabric, servers, workers, slots: the launcher starts the workers;
+ *     start      model, fabric, servers, workers, slots, join: the launcher starts the workers;
  *                of `tern run`: fabric, servers, workers, join, program, text
  *     output     worker, stream (stdout or stderr), text, of `tern run`: a line of a
  *                worker, or a piece of a long line

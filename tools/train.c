@@ -44,6 +44,10 @@ struct train_settings {
 static const struct option options[] = {
 	JOB_OPTIONS,
 	LAUNCH_OPTIONS(struct train_settings, launch),
+	OPTION(TEXT, "secret-file", "PATH",
+		"file with the secret of the job, instead of one that is made for it: "
+		"whoever has it can join the job, and ask it (tern status)",
+		struct train_settings, launch.secret.file),
 	OPTION_END,
 };
 
@@ -81,7 +85,7 @@ static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {"--listen", "--server-device",
 		"--server-threads", "--worker-timeout", "--snapshots", "--snapshot-every",
-		"--snapshot-keep", "--resume", "--restarts"};
+		"--snapshot-keep", "--resume", "--restarts", "--secret-file"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -126,10 +130,10 @@ static void report_start(struct launch *l)
 	const struct job_settings *job = ((struct train *)l->sup.arg)->job;
 
 	report(&l->out, "train",
-		json_pack("{ss ss ss sI sI sI}", "event", "start", "model", job->model,
+		json_pack("{ss ss ss sI sI sI ss}", "event", "start", "model", job->model,
 			"fabric", fabric_name(&job->fabric), "servers",
 			(json_int_t)job->servers, "workers", (json_int_t)job->workers,
-			"slots", (json_int_t)job->slots));
+			"slots", (json_int_t)job->slots, "join", l->join));
 }
 
 /* ---- events of the children ---- */
@@ -574,6 +578,8 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 	if (r == 0)
 		r = device_check_memory(s->job.tensor_memory,
 			s->job.device.cuda || s->launch.server_device.cuda, error);
+	if (r == 0 && s->launch.secret.file)
+		r = secret_read(&s->launch.secret, secret, error);
 	return r ? r : launch_check(opts, secret, error);
 }
 

@@ -38,12 +38,12 @@ def text(*addresses):
     return "\n".join(done.lines)
 
 
-def until(wanted, *addresses):
+def until(wanted, *addresses, more=()):
     """Asks until wanted(answer) holds, and returns that answer."""
     found = []
 
     def asked():
-        found.append(status(*addresses))
+        found.append(status(*addresses, more=more))
         return wanted(found[-1])
 
     job.wait_until(asked)
@@ -211,6 +211,26 @@ def secret_is_needed():
         hand.kill()
 
 
+def jobs_of_a_launcher_can_be_asked():
+    for name, command in ("train", ["train", *job.small("--servers", 2, "--workers", 2, steps=FOR_EVER)]), (
+            "run", ["run", "--servers", 2, "--workers", 2, "--", "sleep", 100]):
+        secret = job.SCRATCH / f"secret-of-{name}"
+        secret.write_text("a secret of sixteen bytes or more")
+        secret.chmod(0o600)
+        launcher = job.Job(command[0], "--secret-file", secret, "--json", *command[1:])
+        try:
+            join = launcher.wait_event(lambda e: e["event"] == "start")["join"]
+            answer = until(lambda a: name == "run" or a["state"] == "steps", join, more=["--secret-file", secret])
+            assert answer["state"] == ("steps" if name == "train" else "no_job"), answer
+            job.refused("status", "--join", join, says=["no answer: ", "secret"], code=1)
+            launcher.process.terminate()
+            assert launcher.end() == 143, launcher.error
+        finally:
+            launcher.kill()
+    job.refused("train", *job.small("--secret-file", "/none"), says=["--secret-file"])
+    job.refused("train", *job.small("--secret-file", "/none", "--insecure"), says=["--insecure", "--secret-file"])
+
+
 def wrong_input_is_refused():
     for words, says in (([], "--join is missing"), (["--join", "nonsense"], "--join nonsense: "),
                         (["--join", "a:1,,b:2"], "address 2 is empty"), (["--join", "127.0.0.1:9", "--wait", 0], "--wait 0"),
@@ -238,5 +258,5 @@ def stopped_server_does_not_keep_anybody():
 tap.run([it_waits_until_all_workers_are_here, any_server_gives_the_whole_picture,
          many_may_ask_at_once, a_lost_server_is_named_until_it_comes_again,
          another_server_tells_what_it_knows_without_server_0, lost_and_late_workers_are_named,
-         async_jobs_have_staleness_and_steps_of_each_worker, secret_is_needed,
+         async_jobs_have_staleness_and_steps_of_each_worker, secret_is_needed, jobs_of_a_launcher_can_be_asked,
          wrong_input_is_refused, stopped_server_does_not_keep_anybody])
