@@ -834,6 +834,8 @@ void status_snapshot_ended(
 	struct tern_server *s, const struct tern_server_snapshot *snapshot);
 void status_mark(struct tern_server *s); /* notes which step this server is at */
 void status_on_status(struct server_peer *guest, const json_t *message);
+/* What this server knows of the job, with workers from `from` on, as a message "status". */
+json_t *status_answer(struct tern_server *s, uint32_t from);
 
 /* others.c */
 int others_connect(struct tern_server *s);

@@ -396,7 +396,7 @@ static void set_job(struct tern_server *s, json_t *object, uint32_t from)
 	set(object, "servers", servers_of(s));
 }
 
-static json_t *answer_of(struct tern_server *s, uint32_t from)
+json_t *status_answer(struct tern_server *s, uint32_t from)
 {
 	char address[TERN_ADDRESS_BYTES] = "";
 	json_t *object = json_pack("{s:s, s:I, s:s, s:f}", "type", "status", "server",
@@ -438,7 +438,7 @@ void status_on_status(struct server_peer *p, const json_t *message)
 			"worker from 0 to %u",
 			TERN_WORKERS_MAX - 1);
 	else if (may_answer(p->server))
-		tern_talk_say(&p->talk, answer_of(p->server, (uint32_t)first));
+		tern_talk_say(&p->talk, status_answer(p->server, (uint32_t)first));
 	else
 		guests_ask_later(p);
 }

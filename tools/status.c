@@ -94,7 +94,8 @@ static int ask_rest(struct ask *ask, json_t *answer, struct message *error)
 	json_int_t from = 0, next;
 	int r = 0;
 
-	while ((next = number(answer, "next")) > from && r == 0) {
+	while ((next = number(answer, "next")) > from && next < TERN_WORKERS_MAX &&
+		r == 0) {
 		json_t *more = NULL;
 
 		from = next;

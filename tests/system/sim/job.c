@@ -14,7 +14,8 @@
 #include "tests/system/sim/user.h"
 #include "transport/context.h"
 
-#define ENDLESS_NS (1000 * TERN_NS_PER_S)
+#define ENDLESS_NS   (1000 * TERN_NS_PER_S)
+#define STATUS_TURNS 500u /* turns of the simulator between two questions */
 
 struct tern_sim_opts job_sim_opts(uint64_t seed, bool verbose)
 {
@@ -651,10 +652,30 @@ static void check_books(struct job *j)
 	}
 }
 
+/* Servers answer what `tern status` asks, whatever state they are in. No chance is involved, so
+ * a seed is the same job with and without it. */
+static void ask_status(struct job *j)
+{
+	if (j->turns++ % STATUS_TURNS != 0)
+		return;
+	for (unsigned i = 0; i < j->servers; i++) {
+		const struct member *m = &j->members[i];
+		json_t *answer;
+
+		if (!m->server || m->ended || m->server->over ||
+			tern_sim_crashed(m->process))
+			continue;
+		answer = status_answer(m->server, 0);
+		tern_assert(json_object_get(answer, "state"));
+		json_decref(answer);
+	}
+}
+
 bool job_disturb(void *arg)
 {
 	struct job *j = arg;
 
+	ask_status(j);
 	if (!j->broken)
 		check_books(j);
 	if (j->goes_back)

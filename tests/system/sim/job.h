@@ -169,6 +169,7 @@ struct job {
 	 * a worker promises its user, or of a script. */
 	bool broken;
 	uint64_t next_ns;
+	uint64_t turns; /* calls of job_disturb() */
 };
 
 /* Options for tern_sim_new(). job_sim_opts(): a network without faults.
