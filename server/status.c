@@ -6,7 +6,7 @@
  * Bounds: an answer describes at most PAGE workers, and names the first one of the next page.
  * A server gives QUESTIONS_BURST answers in a row, and then one every QUESTION_NS; a guest that
  * asks more often is told "again" (guests.c). A guest stays for 30 s, so answers that it does not
- * read take at most some 60 MB, whatever it asks.
+ * read take at most some 90 MB, whatever it asks.
  *
  * Steps per second need a look at the past: the tick of late.c, at most one a second, calls
  * status_mark(). Nothing is counted on the data path.
@@ -23,9 +23,9 @@
 #include "base/clock.h"
 #include "base/util.h"
 
-#define PAGE            128u
-#define QUESTION_NS     (50 * TERN_NS_PER_MS)
-#define QUESTIONS_BURST (TERN_WORKERS_MAX / PAGE + 1)
+#define PAGE            512u
+#define QUESTION_NS     (100 * TERN_NS_PER_MS)
+#define QUESTIONS_BURST 32u
 #define MARK_NS         (500 * TERN_NS_PER_MS)
 
 /* ---- history ---- */
