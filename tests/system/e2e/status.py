@@ -5,7 +5,7 @@ the job is not disturbed by it.
 
 usage: status.py TERN
 """
-import functools
+import contextlib
 import json
 import re
 import signal
@@ -22,7 +22,6 @@ from undisturbed import makes_steps  # noqa: E402
 
 job.use(sys.argv[1])
 STEPS = job.enough(8_000)
-options = functools.partial(undisturbed.options, STEPS)
 
 
 def status(*addresses, more=(), code=0):
@@ -63,8 +62,8 @@ class Hand:
                                           "--save", self.save, "--join", ",".join(self.addresses), *of_worker)
 
     def serve(self, index, *more):
-        self.servers[index:index + 1] = [job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index,
-                                                 *self.more, *more, "--json")]
+        self.servers[index:index + 1] = [job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0",
+                                                 "--index", index, *self.more, *more, "--json")]
         event = self.servers[index].wait_event(lambda e: e["event"] == "listening")
         self.addresses[index:index + 1] = [event["address"]]
 
@@ -78,6 +77,18 @@ class Hand:
     def kill(self):
         for process in [*self.servers, *self.workers]:
             process.kill()
+
+
+@contextlib.contextmanager
+def working(name, *more, **opts):
+    """A job of two servers and two workers, which makes steps until it is killed."""
+    hand = Hand(name, *more, steps=FOR_EVER, **opts)
+    try:
+        hand.work(0, 1)
+        hand.workers[0].wait_event(makes_steps)
+        yield hand
+    finally:
+        hand.kill()
 
 
 def states(answer, kind):
@@ -101,56 +112,54 @@ def it_waits_until_all_workers_are_here():
 
 
 def any_server_gives_the_whole_picture():
-    hand = Hand("picture")
-    hand.work(0, 1)
-    hand.workers[0].wait_event(makes_steps)
-    hand.servers[0].wait_event(lambda e: e["event"] == "snapshot")
-    for address in reversed(hand.addresses):
-        answer = until(lambda a: a.get("steps_per_s", 0) > 0 and "loss" in a, address)
-        assert answer["server"] == 0 and answer["asked"] == hand.addresses[0] and "partial" not in answer, answer
-        assert answer["state"] == "steps" and 0 < answer["step"] < STEPS and answer["samples_per_s"] > 0, answer
-        assert states(answer, "servers") == states(answer, "workers") == ["joined"] * 2, answer
-        assert [s["address"] for s in answer["servers"]] == hand.addresses, answer
-        assert sum(w["slots"] for w in answer["workers"]) == 5, answer
-        assert answer["workers"][1]["name"].startswith("worker 1 (tcp 127.0.0.1:"), answer
-        snapshot = answer["snapshot"]
-        assert snapshot["failures"] == 0 and snapshot["step"] % (STEPS // 40) == 0 and snapshot["bytes"] > 0, answer
-        assert Path(snapshot["path"]).parent == hand.snapshots, answer
-        assert answer["recoveries"] == {"workers_lost": 0, "workers_came": 0, "back": 0}, answer
-    shown = text(hand.addresses[1])
-    for wanted in (r"^state +makes steps", rf"^step +\d+ of {STEPS} +[\d.e+]+ steps/s", r"^training +loss",
-                   r"^snapshot +step \d+, .* ago", r"^1 +joined +2 +\S+ +worker 1 \(tcp"):
-        assert re.search(wanted, shown, re.M), (wanted, shown)
-    hand.end_well()
+    with working("picture") as hand:
+        hand.servers[0].wait_event(lambda e: e["event"] == "snapshot")
+        for address in reversed(hand.addresses):
+            answer = until(lambda a: a.get("steps_per_s", 0) > 0 and "loss" in a, address)
+            assert answer["server"] == 0 and answer["asked"] == hand.addresses[0] and "partial" not in answer, answer
+            assert answer["state"] == "steps" and answer["step"] > 0 and answer["samples_per_s"] > 0, answer
+            assert states(answer, "servers") == states(answer, "workers") == ["joined"] * 2, answer
+            assert [s["address"] for s in answer["servers"]] == hand.addresses, answer
+            assert sum(w["slots"] for w in answer["workers"]) == 5, answer
+            assert answer["workers"][1]["name"].startswith("worker 1 (tcp 127.0.0.1:"), answer
+            snapshot = answer["snapshot"]
+            assert snapshot["failures"] == 0 and snapshot["step"] % (STEPS // 40) == 0 and snapshot["bytes"] > 0, answer
+            assert Path(snapshot["path"]).parent == hand.snapshots, answer
+            assert answer["recoveries"] == {"workers_lost": 0, "workers_came": 0, "back": 0}, answer
+        shown = text(hand.addresses[1])
+        for wanted in (r"^state +(makes steps|no progress)", rf"^step +\d+ of {FOR_EVER} +[\d.e+]+ steps/s", r"^training +loss",
+                       r"^snapshot +step \d+, .* ago", r"^1 +joined +2 +\S+ +worker 1 \(tcp"):
+            assert re.search(wanted, shown, re.M), (wanted, shown)
 
 
 def many_may_ask_at_once():
+    """Meanwhile a worker stands still, so the job cannot end. Nothing happens to it otherwise."""
     hand = Hand("many")
     hand.work(0, 1)
     hand.workers[0].wait_event(makes_steps)
+    hand.workers[1].process.send_signal(signal.SIGSTOP)
     for _ in range(2):
-        asked = [job.Job("status", "--join", hand.addresses[i % 2], "--json") for i in range(20)]
+        asked = [job.Job("status", "--join", hand.addresses[i % 2], "--wait", 60, "--json") for i in range(20)]
         for one in asked:
             assert one.end() == 0, one.error
             assert json.loads(one.lines[0])["job"]["workers"] == 2, one.lines
+    hand.workers[1].process.send_signal(signal.SIGCONT)
     hand.end_well()
 
 
 def a_lost_server_is_named_until_it_comes_again():
-    hand = Hand("back")
-    hand.work(0, 1)
-    hand.servers[0].wait_event(lambda e: e["event"] == "snapshot")
-    hand.servers[1].process.kill()
-    hand.servers[1].end()
-    answer = until(lambda a: a.get("joined") == 2 and a["state"] == "back", hand.addresses[0])
-    assert answer["waits_for"] == "server 1" and states(answer, "servers") == ["joined", "missing"], answer
-    assert answer["recoveries"]["back"] == 1 and answer["recoveries"]["back_for_s"] > 0, answer
-    assert answer["snapshot"]["step"] > 0, answer
-    assert "goes back to its newest snapshot" in text(hand.addresses[0])
-    hand.serve(1, "--join", hand.addresses[0])
-    answer = until(lambda a: a["state"] in ("steps", "finishes"), hand.addresses[1], hand.addresses[0])
-    assert answer["recoveries"]["last_back_s"] > 0 and answer["job"]["first_step"] > 0, answer
-    hand.end_well()
+    with working("back") as hand:
+        hand.servers[0].wait_event(lambda e: e["event"] == "snapshot")
+        hand.servers[1].process.kill()
+        hand.servers[1].end()
+        answer = until(lambda a: a.get("joined") == 2 and a["state"] == "back", hand.addresses[0])
+        assert answer["waits_for"] == "server 1" and states(answer, "servers") == ["joined", "missing"], answer
+        assert answer["recoveries"]["back"] == 1 and answer["recoveries"]["back_for_s"] > 0, answer
+        assert answer["snapshot"]["step"] > 0, answer
+        assert "goes back to its newest snapshot" in text(hand.addresses[0])
+        hand.serve(1, "--join", hand.addresses[0])
+        answer = until(lambda a: a["state"] == "steps", hand.addresses[1], hand.addresses[0])
+        assert answer["recoveries"]["last_back_s"] > 0 and answer["job"]["first_step"] > 0, answer
 
 
 def another_server_tells_what_it_knows_without_server_0():
@@ -185,17 +194,12 @@ def lost_and_late_workers_are_named():
 
 
 def async_jobs_have_staleness_and_steps_of_each_worker():
-    hand = Hand("async", steps=FOR_EVER, snapshots=False, of_worker=["--mode", "async"])
-    try:
-        hand.work(0, 1)
-        hand.workers[0].wait_event(makes_steps)
+    with working("async", snapshots=False, of_worker=["--mode", "async"]) as hand:
         answer = until(lambda a: a.get("steps_per_s", 0) > 0 and "staleness" in a, hand.addresses[1])
         assert answer["job"]["mode"] == "async" and "snapshot" not in answer, answer
         assert answer["staleness"]["max"] >= answer["staleness"]["mean"] >= 0, answer
         assert all(w["step"] > 0 for w in answer["workers"]), answer
         assert re.search(r"^staleness +[\d.]+ versions on average", text(*hand.addresses), re.M)
-    finally:
-        hand.kill()
 
 
 def secret_is_needed():
@@ -233,7 +237,8 @@ def jobs_of_a_launcher_can_be_asked():
 
 def wrong_input_is_refused():
     for words, says in (([], "--join is missing"), (["--join", "nonsense"], "--join nonsense: "),
-                        (["--join", "a:1,,b:2"], "address 2 is empty"), (["--join", "127.0.0.1:9", "--wait", 0], "--wait 0"),
+                        (["--join", "a:1,,b:2"], "address 2 is empty"),
+                        (["--join", "127.0.0.1:9", "--wait", 0], "--wait 0"),
                         (["--join", "127.0.0.1:9", "--secret-file", "/none"], "--secret-file"),
                         (["--join", "127.0.0.1:9", "--log-level", "loud"], "--log-level loud")):
         job.refused("status", *words, says=[says])
