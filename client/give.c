@@ -4,7 +4,8 @@
  * and one gives them to the servers: the one that is asked (server/given.c). They wait in
  * the second version buffer, which is not used before version 0 is complete, so they take
  * no memory of their own. Version 0 is complete only when the servers have all of them, and
- * then nobody asks any more.
+ * then nobody asks any more. Version buffers in GPU memory cannot be filled by the CPU:
+ * then the values wait in a buffer of host memory.
  */
 #include "client/worker_state.h"
 
@@ -18,11 +19,6 @@ struct give_part { /* a range of given values that is sent to a server */
 	uint32_t chunk;
 	struct tern_given_range range;
 };
-
-static struct tern_buf *values(struct tern_worker *w)
-{
-	return &w->w[1];
-}
 
 static void sent(struct tern_req *req)
 {
@@ -40,8 +36,8 @@ static void send(struct give_part *part)
 {
 	struct tern_worker *w = part->worker;
 	const struct tern_chunk *c = &w->plan.chunks[part->chunk];
-	struct tern_tensor tensor = {
-		.buf = *values(w), .shape = tern_shape_1d(TERN_F32, part->range.count)};
+	struct tern_tensor tensor = {.buf = w->give_values,
+		.shape = tern_shape_1d(TERN_F32, part->range.count)};
 
 	tensor.buf.offset += part->range.first * sizeof(float);
 	tensor.buf.bytes = part->range.count * sizeof(float);
@@ -89,11 +85,32 @@ static uint32_t list_parts(struct tern_worker *w, struct give_part *parts)
 	return count;
 }
 
+/* Sets w->give_values to the host memory in which the values wait. */
+static int find_room(struct tern_worker *w)
+{
+	uint64_t bytes = w->job.element_count * sizeof(float);
+	struct tern_pool_opts pool = {
+		.slab_bytes = tern_align_up(bytes + 4096, PAGE_BYTES_MAX)};
+	int r;
+
+	if (w->opts.memory.kind == TERN_MEM_HOST) {
+		w->give_values = w->w[1];
+		return 0;
+	}
+	r = tern_pool_new(w->opts.domain, &pool, &w->give_pool);
+	return r < 0 ? r : tern_pool_get(w->give_pool, bytes, &w->give_values);
+}
+
 int give_init(struct tern_worker *w)
 {
+	int r;
+
 	if (!tern_given_any(&w->job))
 		return 0;
-	tern_assert(w->opts.given && w->opts.memory.kind == TERN_MEM_HOST);
+	tern_assert(w->opts.given);
+	r = find_room(w);
+	if (r < 0)
+		return r;
 	w->give_count = list_parts(w, NULL);
 	w->give_parts = calloc(w->give_count, sizeof(*w->give_parts));
 	if (!w->give_parts)
@@ -103,8 +120,8 @@ int give_init(struct tern_worker *w)
 		const struct tern_param *p = &w->job.params[i];
 
 		if (p->init == TERN_INIT_GIVEN)
-			memcpy(tern_vector(values(w)) + p->first, w->opts.given[i],
-				p->count * sizeof(float));
+			memcpy((float *)tern_buf_ptr(&w->give_values) + p->first,
+				w->opts.given[i], p->count * sizeof(float));
 	}
 	w->has_given = true;
 	return 0;
@@ -113,4 +130,7 @@ int give_init(struct tern_worker *w)
 void give_fini(struct tern_worker *w)
 {
 	free(w->give_parts);
+	if (w->give_pool && w->give_values.mem)
+		tern_pool_put(w->give_pool, &w->give_values);
+	tern_pool_free(w->give_pool);
 }

@@ -20,8 +20,6 @@
 #define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
 #define SLAB_BYTES  (64ull << 20)
 
-#define PAGE_BYTES_MAX (64ull << 10) /* of any system that Tern runs on */
-
 /* ---- the end ---- */
 
 static void tell_end(struct tern_worker *w)

@@ -89,8 +89,7 @@ struct tern_worker_opts {
 	bool returns;
 	bool has_begun; /* the job's steps have begun for such a worker */
 	/* Values of the tensors whose `init` is TERN_INIT_GIVEN, by the numbers that they have
-	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor.
-	 * Such jobs have their parameters in host memory. */
+	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor. */
 	const float *const *given;
 	/* Used only if this worker becomes the finisher, as any worker may: where to save
 	 * the parameters; NULL: nowhere. */

@@ -113,6 +113,7 @@ struct room { /* buffer of one gradient */
 	bool wanted; /* the servers were asked to take the gradient out of turn */
 };
 
+#define PAGE_BYTES_MAX     (64ull << 10) /* of any system that Tern runs on */
 #define WORKER_LOSS_WINDOW 100u
 
 /* A slot (a share of each step's records) whose gradient this worker computes in every
@@ -172,7 +173,9 @@ struct tern_worker {
 	bool last_posted; /* the receives of the last version are posted */
 
 	/* give.c */
-	bool has_given; /* w[1] has the initial values that this worker gives */
+	bool has_given; /* give_values has the initial values that this worker gives */
+	struct tern_buf give_values; /* w[1], or memory of give_pool */
+	struct tern_pool *give_pool; /* NULL: the parameters are in host memory */
 	struct give_part *give_parts;
 	uint32_t give_count;
 
