@@ -9,7 +9,7 @@
 #include "base/util.h"
 #include "ps/shown.h"
 
-static void print_shape(const struct tern_shape *shape, char *out, size_t size)
+void tern_ps_print_shape(const struct tern_shape *shape, char *out, size_t size)
 {
 	size_t n = (size_t)snprintf(out, size, "%s[", tern_dtype_name(shape->dtype));
 
@@ -96,7 +96,7 @@ static void print_init(const struct tern_param *p, char *out, size_t size)
 			out, size, "normal with mean %s and standard deviation %s", a, b);
 		return;
 	case TERN_INIT_GIVEN:
-		snprintf(out, size, "with given values, %s",
+		snprintf(out, size, "with given values (--init-from, or a program's), %s",
 			p->digest ? "which must be those of all workers"
 				  : "of the first worker that lives");
 		return;
@@ -135,8 +135,8 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 	char ours[100], theirs[100];
 
 	if (!tern_shape_equal(&p->shape, &q->shape)) {
-		print_shape(&p->shape, ours, sizeof(ours));
-		print_shape(&q->shape, theirs, sizeof(theirs));
+		tern_ps_print_shape(&p->shape, ours, sizeof(ours));
+		tern_ps_print_shape(&q->shape, theirs, sizeof(theirs));
 		snprintf(why->text, sizeof(why->text),
 			"tensor %s: %s has the shape %s, the job %s",
 			TERN_TENSOR_SHOWN(p->name), who, theirs, ours);
@@ -156,9 +156,8 @@ static bool param_differs(const struct tern_param *p, const struct tern_param *q
 		snprintf(why->text, sizeof(why->text),
 			"tensor %s: %s gives it other initial values than the job "
 			"(digest %016llx, the job's %016llx): make them with the same "
-			"seed (such "
-			"as torch.manual_seed) or file on all workers, or set "
-			"init_from_first",
+			"seed (such as torch.manual_seed) or file (--init-from) on all "
+			"workers, or set init_from_first",
 			TERN_TENSOR_SHOWN(p->name), who, (unsigned long long)q->digest,
 			(unsigned long long)p->digest);
 		return true;

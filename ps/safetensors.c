@@ -103,8 +103,9 @@ static int parse_tensor(
 	at = json_integer_value(first);
 	if (at < 0 || json_integer_value(end) < at ||
 		(uint64_t)json_integer_value(end) > file->data_bytes)
-		return fail_tensor(
-			file, name, "its data_offsets are outside of the file's data");
+		return fail_tensor(file, name,
+			"its data_offsets are outside of the file's data "
+			"(is the file whole?)");
 	bytes = json_integer_value(end) - at;
 	if (tern_shape_bytes(&tensor->shape, &expected) || expected != (uint64_t)bytes)
 		return fail_tensor(

@@ -19,6 +19,9 @@
  * a float or a double. */
 void tern_ps_print_number(double value, char *out, size_t size);
 
+/* Writes dtype and dimensions, such as "f32[784,10]". */
+void tern_ps_print_shape(const struct tern_shape *shape, char *out, size_t size);
+
 /* Writes "tensor NAME: " before the text. */
 static inline void tern_ps_name_tensor(
 	struct tern_ps_text *why, const struct tern_param *p)

@@ -55,13 +55,14 @@ void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
 	print_optimizer(&job->optimizer.rule, optimizer, sizeof(optimizer));
 	if (asprintf(&text,
 		    "%s\n%s\n%s\n%s\n%s\n%llu:%llu\n%llu\n%llu\n%s\n%.17g\n%llu\n"
-		    "%llu\n%llu",
+		    "%llu\n%llu%s%s",
 		    tern_mode_text(job->mode.kind, job->mode.ssp).text, job->model,
 		    job->data, or_empty(job->labels), or_empty(job->test),
 		    (unsigned long long)job->split.a, (unsigned long long)job->split.b,
 		    (unsigned long long)job->slots, (unsigned long long)workers,
 		    optimizer, job->clip_norm, (unsigned long long)job->batch,
-		    (unsigned long long)job->steps, (unsigned long long)job->seed) < 0) {
+		    (unsigned long long)job->steps, (unsigned long long)job->seed,
+		    job->init_from ? "\n" : "", or_empty(job->init_from)) < 0) {
 		text = NULL;
 		return;
 	}

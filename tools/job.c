@@ -165,6 +165,8 @@ int job_check(struct job_settings *job, struct message *error)
 	if (r == 0)
 		r = check_path("test", job->test, false, error);
 	if (r == 0)
+		r = check_path("init-from", job->init_from, false, error);
+	if (r == 0)
 		r = check_save(job->save, error);
 	if (r == 0)
 		r = check_earlier(job, error);

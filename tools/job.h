@@ -39,6 +39,7 @@ struct job_settings {
 	struct device_choice device; /* --device: where workers compute */
 	int tensor_memory;           /* --tensor-memory: index into device_memories */
 	int arithmetic;              /* --arithmetic: index into device_arithmetics */
+	const char *init_from; /* tools/init_from.h; NULL: initial values from the seed */
 	const char *save;
 	bool overwrite; /* --save may replace the files of an earlier job */
 	/* model charlm: number of characters of text to generate at the end */
@@ -99,6 +100,10 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 			.initial = "cpu", .parse = device_parse),                        \
 		TENSOR_MEMORY_OPTION(struct job_settings, tensor_memory),                \
 		ARITHMETIC_OPTION(struct job_settings, arithmetic),                      \
+		JOB_OPTION(TEXT, "init-from", "FILE", init_from,                         \
+			"begin with the parameters of this safetensors file, which has " \
+			"the tensors of the model, in place of initial values from "     \
+			"--seed"),                                                       \
 		JOB_OPTION(TEXT, "save", "DIR", save,                                    \
 			"write the parameters into this directory as safetensors"),      \
 		JOB_OPTION(FLAG, "overwrite", NULL, overwrite,                           \

@@ -557,8 +557,15 @@ static int parse(int argc, char **argv, struct run_settings *s, struct message *
 {
 	int n = 0;
 
-	while (n < argc && strcmp(argv[n], "--") != 0)
+	while (n < argc && strcmp(argv[n], "--") != 0) {
+		if (options_is(argv[n], "--init-from"))
+			return options_refuse(error,
+				"--init-from: only tern train and tern worker have this "
+				"option: here PROGRAM declares the tensors, and gives "
+				"their first values itself, as session.tensor(..., "
+				"init=ARRAY)");
 		n++;
+	}
 	/* Without "--", the program that was meant is no option. */
 	if (options_parse(options, n, argv, s, error) &&
 		(n < argc || strncmp(error->text, "--", 2) == 0))

@@ -18,6 +18,7 @@
 #include "tools/data.h"
 #include "tools/earlier.h"
 #include "tools/host_file.h"
+#include "tools/init_from.h"
 #include "tools/job.h"
 #include "tools/role.h"
 #include "tools/secret.h"
@@ -68,6 +69,7 @@ struct worker_role {
 	struct job_data data;
 	struct device device;
 	struct tern_model *model;
+	struct init_from init_from;
 	struct tern_engine *engine;
 	struct engine_computer *computer;
 	struct tern_worker *worker;
@@ -159,11 +161,29 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	w->recent[++w->recent_count % RECENT] = w->last;
 }
 
+/* A job that goes on from a snapshot may have the command line with which it began, as after
+ * a batch system has queued it anew. Worker 0 says for all which parameters count. */
+static void note_init_from(struct worker_role *w, uint64_t first)
+{
+	const char *path = w->settings->job.init_from;
+	char line[500];
+
+	if (!path || w->settings->index != 0)
+		return;
+	snprintf(line, sizeof(line),
+		"%s: the job goes on from the snapshot of step %llu: the parameters of "
+		"--init-from %.300s count only for a job that begins",
+		w->role.name, (unsigned long long)first, path);
+	role_note(&w->role, line);
+}
+
 static void begun(void *arg, uint64_t first)
 {
 	struct worker_role *w = arg;
 
 	role_back_done(&w->role);
+	if (first > 0 && !w->has_begun)
+		note_init_from(w, first);
 	w->has_begun = true;
 	w->recent_count = 0;
 	w->begun = w->recent[0] = w->last =
@@ -610,6 +630,29 @@ static int read_data(struct worker_role *w)
 	return 0;
 }
 
+static void describe_init_from(struct role *role, char *text, size_t bytes)
+{
+	const struct job_settings *job = &((struct worker_role *)role)->settings->job;
+
+	snprintf(text, bytes, "it reads its first parameters, %.300s", job->init_from);
+}
+
+static int read_init_from(struct worker_role *w)
+{
+	struct message error;
+	int r;
+
+	if (!w->settings->job.init_from)
+		return 0;
+	w->role.describe = describe_init_from;
+	r = init_from_read(w->settings->job.init_from, w->model, role_is_asked, &w->role,
+		&w->init_from, &error);
+	w->role.describe = NULL;
+	if (r < 0 && r != -ECANCELED)
+		role_fail(&w->role, r != -ENOMEM, "%s", error.text);
+	return r;
+}
+
 static int make_engine(struct worker_role *w)
 {
 	struct message error;
@@ -679,6 +722,8 @@ static int prepare(struct worker_role *w)
 	if (r == 0)
 		r = read_data(w);
 	if (r == 0)
+		r = read_init_from(w);
+	if (r == 0)
 		r = make_engine(w);
 	if (r == 0)
 		r = prepare_saving(w);
@@ -730,6 +775,7 @@ static int start(struct worker_role *w)
 	if (r)
 		return r;
 	tern_view_set_job(&w->view, &job);
+	init_from_apply(&w->init_from, &job, &opts);
 	opts.computer = &w->computer->computer;
 	opts.memory = device_memory(&w->device, w->settings->job.tensor_memory);
 	opts.save_path = *w->save_path ? w->save_path : NULL;
@@ -818,6 +864,7 @@ static int worker_run(int argc, char **argv)
 		rmdir(settings.job.save); /* has no effect unless it is empty */
 	end_work(&w);
 	tern_engine_free(w.engine);
+	init_from_free(&w.init_from);
 	tern_model_free(w.model);
 	job_data_free(&w.data);
 	return role_close(&w.role);

@@ -773,14 +773,15 @@ static void test_other_given_values_are_a_difference(void **state)
 	DIFFERS((give(&ours, 5), give(&theirs, 6)),
 		"tensor fc1.bias: worker 7 gives it other initial values than the job "
 		"(digest 0000000000000006, the job's 0000000000000005): make them with "
-		"the same seed (such as torch.manual_seed) or file on all workers, or "
-		"set init_from_first");
+		"the same seed (such as torch.manual_seed) or file (--init-from) on all "
+		"workers, or set init_from_first");
 	DIFFERS(give(&theirs, 6),
-		"with given values, which must be those of all workers");
-	DIFFERS((give(&ours, 5), give(&theirs, 0)),
-		"tensor fc1.bias: worker 7 starts it with given values, of the first "
-		"worker that lives, the job with given values, which must be those of "
+		"with given values (--init-from, or a program's), which must be those of "
 		"all workers");
+	DIFFERS((give(&ours, 5), give(&theirs, 0)),
+		"tensor fc1.bias: worker 7 starts it with given values (--init-from, or "
+		"a program's), of the first worker that lives, the job with given values "
+		"(--init-from, or a program's), which must be those of all workers");
 }
 
 static void test_equal_given_values_are_no_difference(void **state)

@@ -225,13 +225,17 @@ static void test_corrupt_files_are_refused_with_a_sentence(void **state)
 	refuse("{\"a\":" ENTRY("F32", "[1]", "[0,\\\"4\\\"]") "}", 4,
 		"f: byte 59: the header is not JSON: ...");
 	refuse("{\"a\":" ENTRY("F32", "[1]", "[-4,0]") "}", 4,
-		"f: tensor 'a': its data_offsets are outside of the file's data");
+		"f: tensor 'a': its data_offsets are outside of the file's data (is the "
+		"file whole?)");
 	refuse("{\"a\":" ENTRY("F32", "[1]", "[0,4]") "}", 3,
-		"f: tensor 'a': its data_offsets are outside of the file's data");
+		"f: tensor 'a': its data_offsets are outside of the file's data (is the "
+		"file whole?)");
 	refuse("{\"a\":" ENTRY("F32", "[1]", "[4,0]") "}", 4,
-		"f: tensor 'a': its data_offsets are outside of the file's data");
+		"f: tensor 'a': its data_offsets are outside of the file's data (is the "
+		"file whole?)");
 	refuse("{\"a\":" ENTRY("F32", "[1]", "[0,9223372036854775807]") "}", 4,
-		"f: tensor 'a': its data_offsets are outside of the file's data");
+		"f: tensor 'a': its data_offsets are outside of the file's data (is the "
+		"file whole?)");
 	refuse("{\"a\":" ENTRY("F32", "[2]", "[0,4]") "}", 4,
 		"f: tensor 'a': its data_offsets do not agree with its shape");
 	refuse("{\"a\":" ENTRY("F32", "[4611686018427387904,4]", "[0,0]") "}", 0,

@@ -72,7 +72,7 @@ def a_worker_with_other_values_is_refused_by_the_tensors_name():
         words = refused.error().splitlines()[-1]
         assert "server 0 refused this worker: tensor b: worker 1" in words, refused.said()
         assert " gives it other initial values than the job (digest " in words, refused.said()
-        assert "make them with the same seed (such as torch.manual_seed) or file on all workers, or set init_from_first" in words
+        assert "make them with the same seed (such as torch.manual_seed) or file (--init-from) on all workers, or set init_from_first" in words
         job.worker(1, "-c", PROGRAM, 1, out, "{}")  # takes its place
         job.end()
     assert out.read_bytes() == alone()

@@ -137,6 +137,16 @@ def tensors_in_gpu_memory_change_no_byte():
         assert got == wanted, more
 
 
+def initial_values_of_a_file_reach_gpu_memory():
+    """The worker has them in host memory, since the CPU cannot fill the version buffers of a GPU."""
+    saved("first")
+    both = ("--device", "cuda", "--server-device", "cuda", "--init-from", job.SCRATCH / "first" / "model.safetensors")
+    wanted, _ = saved("from-host-memory", *both)
+    for i, more in enumerate((["--fabric", "shm", "--workers", 2], ["--fabric", "tcp", "--servers", 2])):
+        got, _ = saved(f"from-device-memory-{i}", *both, *ON_DEVICE, *more, machine="alike=1")
+        assert got == wanted, more
+
+
 def servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes():
     """The workers have no GPU. One job has more slots than a server holds at a time, and one clips by norm."""
     for i, more in enumerate((["--fabric", "shm", "--workers", 2],
@@ -323,6 +333,7 @@ tap.run([
     graphs_can_be_switched_off_and_change_no_byte,
     servers_on_gpus_give_the_cpus_bytes,
     tensors_in_gpu_memory_change_no_byte,
+    initial_values_of_a_file_reach_gpu_memory,
     servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes,
     workers_that_keep_tensors_in_gpu_memory_give_the_same_bytes,
     async_mode_learns_with_tensors_in_gpu_memory,
