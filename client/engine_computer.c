@@ -197,6 +197,7 @@ int engine_computer_new(
 		return -ENOMEM;
 	c->computer.ops = &ops;
 	c->opts = *opts;
+	engine_evaluation_init(c);
 	c->results = (struct engine_results){.test_loss = (double)NAN,
 		.test_accuracy = (double)NAN,
 		.test_auc = (double)NAN};

@@ -12,8 +12,7 @@
 
 #include "base/env.h"
 #include "client/compute.h"
-#include "client/data/dataset.h"
-#include "client/engine/engine.h"
+#include "client/engine_test.h"
 #include "client/ready.h"
 
 struct tern_ps_job;
@@ -74,8 +73,7 @@ struct engine_computer {
 	struct tern_task evaluation_task;
 	int evaluation_status;
 	struct engine_results slot_results; /* of the evaluation before `work` */
-	float *scores; /* of all records of the test set, for test_auc; or NULL */
-	int32_t *labels;
+	struct engine_test test;
 	char *written;
 };
 
@@ -95,6 +93,7 @@ void engine_computer_describe(const struct engine_computer *c, struct tern_ps_jo
 void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *evaluation);
 /* Evaluates the parameters of c->work, and then computes its gradient. */
 void engine_evaluate_slot(struct engine_computer *c);
+void engine_evaluation_init(struct engine_computer *c);
 void engine_evaluation_fini(struct engine_computer *c);
 /* engine_computer.c: begins to compute the gradient of c->work. */
 void engine_compute(struct engine_computer *c);

@@ -5,7 +5,6 @@
  * those of some steps, before it computes the slot.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,6 @@
 #include "client/engine_computer.h"
 #include "ps/vector.h"
 
-#define TEST_ROWS         TERN_ENGINE_ROWS
 #define TEST_COST_NS      1000000u        /* virtual time for it in the simulator */
 #define WRITE_STREAM      0x7772697465ull /* "write" */
 #define WRITE_TEMPERATURE 0.6f
@@ -37,39 +35,25 @@ static struct tern_engine_params params_of(const struct engine_computer *c)
 		.values = tern_vector(c->work->params), .version = c->work->version};
 }
 
+/* Signals progress after each batch. The task is never stopped. */
+static bool tested_batch(void *arg)
+{
+	struct engine_computer *c = arg;
+
+	tern_task_signal(&c->evaluation_task);
+	return false;
+}
+
 static int test(struct engine_computer *c, struct engine_results *results)
 {
 	const struct tern_engine_params params = params_of(c);
-	const struct tern_dataset *set = c->opts.test;
-	struct tern_batch *batch = &c->opts.engine->batch;
-	struct tern_result sum = {0};
+	struct engine_test_results tested;
+	int r = engine_test_run(&c->test, &params, &tested);
 
-	for (uint64_t at = 0; at < set->count; at += TEST_ROWS) {
-		size_t rows = TERN_MIN((uint64_t)TEST_ROWS, set->count - at);
-		uint64_t records[TEST_ROWS];
-		struct tern_result one;
-		int r;
-
-		for (size_t i = 0; i < rows; i++)
-			records[i] = at + i;
-		tern_dataset_batch(set, records, rows, batch);
-		r = tern_engine_evaluate(
-			c->opts.engine, &params, c->scores ? c->scores + at : NULL, &one);
-		if (r < 0)
-			return r;
-		if (c->scores)
-			memcpy(c->labels + at, batch->labels, rows * sizeof(*c->labels));
-		sum.loss += one.loss;
-		sum.correct += one.correct;
-		tern_task_signal(&c->evaluation_task);
-	}
-	results->test_loss = sum.loss / (double)set->count;
-	if (!isfinite(results->test_loss))
-		return -EDOM;
-	results->test_accuracy = (double)sum.correct / (double)set->count;
-	if (c->scores)
-		results->test_auc = tern_auc(c->scores, c->labels, set->count);
-	return 0;
+	results->test_loss = tested.loss;
+	results->test_accuracy = tested.accuracy;
+	results->test_auc = tested.auc;
+	return r;
 }
 
 /* Lets the model write text. The first context is taken from a random place of the training
@@ -114,7 +98,6 @@ static void run_slot(struct tern_task *task)
 {
 	struct engine_computer *c = of_task(task);
 
-	c->slot_results.test_loss = c->slot_results.test_accuracy = (double)NAN;
 	c->evaluation_status = test(c, &c->slot_results);
 }
 
@@ -169,18 +152,12 @@ static void ran(struct tern_task *task)
 
 static int make_room(struct engine_computer *c)
 {
-	const struct tern_dataset *set = c->opts.test;
-
 	if (c->opts.write_count && c->opts.train->kind == TERN_DATA_TEXT) {
 		c->written = calloc(c->opts.write_count + 1u, 1);
 		if (!c->written)
 			return -ENOMEM;
 	}
-	if (!set || set->kind != TERN_DATA_DENSE || set->class_count != 2)
-		return 0;
-	c->scores = calloc(set->count, sizeof(*c->scores));
-	c->labels = calloc(set->count, sizeof(*c->labels));
-	return c->scores && c->labels ? 0 : -ENOMEM;
+	return c->opts.test ? engine_test_make_room(&c->test) : 0;
 }
 
 void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *evaluation)
@@ -208,9 +185,16 @@ void engine_evaluate(struct tern_computer *computer, struct tern_evaluation *eva
 		tern_evaluation_end(evaluation, r, text);
 }
 
+void engine_evaluation_init(struct engine_computer *c)
+{
+	c->test = (struct engine_test){.engine = c->opts.engine,
+		.set = c->opts.test,
+		.stop = tested_batch,
+		.arg = c};
+}
+
 void engine_evaluation_fini(struct engine_computer *c)
 {
 	free(c->written);
-	free(c->scores);
-	free(c->labels);
+	engine_test_fini(&c->test);
 }
