@@ -8,6 +8,7 @@
 #ifndef TERN_TOOLS_CHECKPOINT_H
 #define TERN_TOOLS_CHECKPOINT_H
 
+#include "ps/params_file.h"
 #include "ps/snapshot.h"
 #include "tools/command.h"
 #include "tools/output.h"
@@ -44,6 +45,10 @@ void checkpoint_found_free(struct checkpoint_found *found);
 
 struct checkpoint {
 	char *directory;
+	/* Called several times a second while parts are read; true: reading is to end. NULL:
+	 * parts are read to their end. */
+	bool (*stop)(void *arg);
+	void *stop_arg;
 	struct tern_snapshot snapshot;
 	struct tern_plan plan; /* of the snapshot's job */
 };
@@ -74,6 +79,18 @@ void checkpoint_part_free(struct checkpoint_part *part);
 /* Reads all parts, and returns the flat vector of the parameters in memory from malloc().
  * NULL: `error` has one line. */
 float *checkpoint_read_params(const struct checkpoint *c, struct message *error);
+
+/* Checks that a file of `bytes` can be written at `path`, the value of `option` ("--to").
+ * -EINVAL: `error` has one line. A file that is there already is no error. */
+int checkpoint_check_target(
+	const char *option, const char *path, uint64_t bytes, struct message *error);
+
+/* Writes parameters as a job does at its end (ps/params_file.h), with `more` in the metadata.
+ * Replaces a file only when the new one is whole and on the disk. *bytes: of the file. Returns
+ * 0 or a negative errno. */
+int checkpoint_write_params(const struct tern_ps_job *job, const float *flat,
+	const struct tern_safetensors_metadata *more, size_t more_count, const char *path,
+	uint64_t *bytes);
 
 /* Bytes of all parts, as the manifest has them. */
 uint64_t checkpoint_bytes(const struct tern_snapshot *snapshot);

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ps/params_file.h"
 #include "tools/host_file.h"
 #include "tools/report.h"
 
@@ -21,29 +20,36 @@ static uint64_t bytes_of(const struct iovec *parts, int count)
 	return bytes;
 }
 
-/* Checks that the file may be written, and that its directory has room, so that a wrong
- * --to is told before the parts are read. */
-static int check_to(const struct checkpoint_call *call, const struct checkpoint *c,
-	struct message *error)
+int checkpoint_check_target(
+	const char *option, const char *path, uint64_t bytes, struct message *error)
 {
-	const char *to = call->to, *slash = strrchr(to, '/');
+	const char *slash = strrchr(path, '/');
 	struct stat st;
 	char *directory;
 	int r;
 
-	if (stat(to, &st) == 0 && !S_ISREG(st.st_mode))
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return options_refuse(
-			error, "--to %.300s: expected the path of a file", to);
-	if (stat(to, &st) == 0 && !call->overwrite)
+			error, "%s %.300s: expected the path of a file", option, path);
+	directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("./");
+	r = directory ? host_file_probe(directory, bytes) : -ENOMEM;
+	free(directory);
+	return r < 0 ? options_refuse(error, "%s %.300s: %s", option, path, strerror(-r))
+		     : 0;
+}
+
+/* Tells a wrong --to before the parts are read. */
+static int check_to(const struct checkpoint_call *call, const struct checkpoint *c,
+	struct message *error)
+{
+	struct stat st;
+
+	if (stat(call->to, &st) == 0 && S_ISREG(st.st_mode) && !call->overwrite)
 		return options_refuse(error,
 			"--to %.300s: the file is there already: --overwrite replaces it",
-			to);
-	directory = slash ? strndup(to, (size_t)(slash - to) + 1) : strdup("./");
-	r = directory ? host_file_probe(
-				directory, c->plan.element_count * sizeof(float) + 1)
-		      : -ENOMEM;
-	free(directory);
-	return r < 0 ? options_refuse(error, "--to %.300s: %s", to, strerror(-r)) : 0;
+			call->to);
+	return checkpoint_check_target(
+		"--to", call->to, c->plan.element_count * sizeof(float) + 1, error);
 }
 
 static void tell(struct checkpoint_call *call, const struct checkpoint *c, uint64_t bytes)
@@ -63,26 +69,37 @@ static void tell(struct checkpoint_call *call, const struct checkpoint *c, uint6
 			s->job.param_count, (unsigned long long)bytes);
 }
 
+int checkpoint_write_params(const struct tern_ps_job *job, const float *flat,
+	const struct tern_safetensors_metadata *more, size_t more_count, const char *path,
+	uint64_t *bytes)
+{
+	struct tern_file_op op = {.kind = TERN_FILE_WRITE,
+		.path = path,
+		.part_count = (int)job->param_count + 1};
+	struct iovec *parts;
+	int r = tern_params_file_build(job, flat, more, more_count, &parts);
+
+	if (r < 0)
+		return r;
+	op.parts = parts;
+	*bytes = bytes_of(parts, op.part_count);
+	host_file_run(&op);
+	tern_params_file_free(parts);
+	return op.status;
+}
+
 static int write_params(
 	struct checkpoint_call *call, const struct checkpoint *c, const float *flat)
 {
-	struct tern_file_op op = {.kind = TERN_FILE_WRITE,
-		.path = call->to,
-		.part_count = (int)c->snapshot.job.param_count + 1};
-	struct iovec *parts;
-	int r = tern_params_file_build(&c->snapshot.job, flat, NULL, 0, &parts);
+	uint64_t bytes;
+	int r = checkpoint_write_params(
+		&c->snapshot.job, flat, NULL, 0, call->to, &bytes);
 
-	op.parts = parts;
-	if (r == 0) {
-		host_file_run(&op);
-		r = op.status;
-	}
-	if (r == 0)
-		tell(call, c, bytes_of(parts, op.part_count));
-	tern_params_file_free(parts);
-	return r == 0 ? EXIT_OK
-		      : command_fail(&checkpoint_command, "--to %.300s: %s", call->to,
-				strerror(-r));
+	if (r < 0)
+		return command_fail(
+			&checkpoint_command, "--to %.300s: %s", call->to, strerror(-r));
+	tell(call, c, bytes);
+	return EXIT_OK;
 }
 
 int checkpoint_export(struct checkpoint_call *call)

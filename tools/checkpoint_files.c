@@ -74,23 +74,29 @@ void checkpoint_found_free(struct checkpoint_found *found)
 
 /* ---- manifests ---- */
 
-static int read_file(const char *directory, const char *name, struct tern_file_op *op)
+struct contents {
+	void *data; /* from malloc() */
+	size_t bytes;
+};
+
+static int read_file(const struct checkpoint *c, const char *directory, const char *name,
+	struct contents *out)
 {
 	char *path = tern_snapshot_path(directory, name);
+	int r;
 
-	*op = (struct tern_file_op){.kind = TERN_FILE_READ, .path = path};
+	*out = (struct contents){NULL, 0};
 	if (!path)
 		return -ENOMEM;
-	host_file_run(op);
+	r = host_file_read(path, c->stop, c->stop_arg, &out->data, &out->bytes);
 	free(path);
-	op->path = NULL;
-	return op->status;
+	return r;
 }
 
-static int decode(const struct tern_file_op *op, struct tern_snapshot_id id,
+static int decode(const struct contents *file, struct tern_snapshot_id id,
 	struct tern_snapshot *out, struct tern_ps_text *why)
 {
-	int r = tern_snapshot_decode(op->data, op->bytes, out, why);
+	int r = tern_snapshot_decode(file->data, file->bytes, out, why);
 
 	if (r < 0 || tern_snapshot_compare(out->id, id) == 0)
 		return r;
@@ -105,14 +111,14 @@ int checkpoint_read(const char *directory, struct tern_snapshot_id id,
 {
 	struct tern_snapshot_name name = tern_snapshot_manifest_name(id);
 	struct tern_ps_text text = {""};
-	struct tern_file_op op;
+	struct contents file;
 	int r;
 
 	*out = (struct checkpoint){0};
-	r = read_file(directory, name.text, &op);
+	r = read_file(out, directory, name.text, &file);
 	if (r == 0)
-		r = decode(&op, id, &out->snapshot, &text);
-	free(op.data);
+		r = decode(&file, id, &out->snapshot, &text);
+	free(file.data);
 	if (r == 0)
 		r = tern_plan_init(&out->plan, &out->snapshot.job);
 	if (r == 0) {
@@ -177,16 +183,16 @@ uint64_t checkpoint_bytes(const struct tern_snapshot *snapshot)
 /* ---- parts ---- */
 
 static int check_part(const struct checkpoint *c, uint32_t part,
-	const struct tern_file_op *op, struct checkpoint_part *out,
+	const struct contents *file, struct checkpoint_part *out,
 	struct tern_ps_text *why)
 {
 	const struct tern_snapshot *s = &c->snapshot;
 	int r;
 
-	if (!tern_snapshot_check_part(s, part, op->data, op->bytes, why))
+	if (!tern_snapshot_check_part(s, part, file->data, file->bytes, why))
 		return -EINVAL;
-	r = tern_safetensors_parse(tern_snapshot_part_name(s->id, part).text, op->data,
-		op->bytes, &out->file, why);
+	r = tern_safetensors_parse(tern_snapshot_part_name(s->id, part).text, file->data,
+		file->bytes, &out->file, why);
 	if (r == 0 && !tern_snapshot_check_vectors(s, &c->plan, part, out->file, why))
 		r = -EINVAL;
 	return r;
@@ -196,13 +202,13 @@ int checkpoint_read_part(const struct checkpoint *c, uint32_t part,
 	struct checkpoint_part *out, struct tern_ps_text *why)
 {
 	struct tern_snapshot_name name = tern_snapshot_part_name(c->snapshot.id, part);
-	struct tern_file_op op;
-	int r = read_file(c->directory, name.text, &op);
+	struct contents file;
+	int r = read_file(c, c->directory, name.text, &file);
 
-	*out = (struct checkpoint_part){.data = op.data};
+	*out = (struct checkpoint_part){.data = file.data};
 	*why = (struct tern_ps_text){""};
 	if (r == 0)
-		r = check_part(c, part, &op, out, why);
+		r = check_part(c, part, &file, out, why);
 	if (r < 0 && !*why->text)
 		snprintf(why->text, sizeof(why->text), "%s: %s", name.text, strerror(-r));
 	if (r < 0)

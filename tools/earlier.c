@@ -92,10 +92,18 @@ static json_t *read_header(const char *path)
 	return json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
 }
 
-bool earlier_is_of(const char *path, const char *name, uint64_t *step)
+json_t *earlier_metadata(const char *path)
 {
 	json_t *header = read_header(path);
-	const json_t *metadata = json_object_get(header, "__metadata__");
+	json_t *metadata = json_incref(json_object_get(header, "__metadata__"));
+
+	json_decref(header);
+	return metadata;
+}
+
+bool earlier_is_of(const char *path, const char *name, uint64_t *step)
+{
+	json_t *metadata = earlier_metadata(path);
 	const char *job =
 		json_string_value(json_object_get(metadata, TERN_WORKER_METADATA_JOB));
 	const char *count =
@@ -104,6 +112,6 @@ bool earlier_is_of(const char *path, const char *name, uint64_t *step)
 
 	if (is)
 		*step = strtoull(count, NULL, 10);
-	json_decref(header);
+	json_decref(metadata);
 	return is;
 }

@@ -8,6 +8,7 @@
 #ifndef TERN_TOOLS_EARLIER_H
 #define TERN_TOOLS_EARLIER_H
 
+#include <jansson.h>
 #include <stdbool.h>
 
 #include "tools/job.h"
@@ -23,5 +24,9 @@ void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
 /* True if the file at `path` was left by an interrupted run of the job `name`. *step is
  * then the number of training steps that its parameters have had. */
 bool earlier_is_of(const char *path, const char *name, uint64_t *step);
+
+/* The metadata of a safetensors file, of which only the header is read: an object of strings,
+ * which the caller releases. NULL: the file has none, or cannot be read. */
+json_t *earlier_metadata(const char *path);
 
 #endif

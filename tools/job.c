@@ -111,17 +111,19 @@ static int check_save(const char *path, struct message *error)
 	return 0;
 }
 
-int job_check(struct job_settings *job, struct message *error)
+/* Checks the options about model and data, but not whether the files exist. Sets *context to
+ * the number of characters that a charlm looks at; 0: another model. */
+static int check_data_words(
+	const struct job_settings *job, int *context, struct message *error)
 {
 	struct tern_data_error why;
-	int context, r;
 
 	if (!job->model)
 		return options_refuse(error,
 			"--model is missing: softmax, logreg, mlp:WIDTH,... or "
 			"charlm:CONTEXT,EMBED,HIDDEN");
-	context = tern_model_context(job->model, &why);
-	if (context < 0)
+	*context = tern_model_context(job->model, &why);
+	if (*context < 0)
 		return options_refuse(
 			error, "--model %.100s: %.380s", job->model, why.text);
 	if (!job->data)
@@ -129,22 +131,48 @@ int job_check(struct job_settings *job, struct message *error)
 			error, "--data is missing: a file of records or text");
 	if (job->test && job->split.given)
 		return options_refuse(error, "--test and --split exclude each other");
-	if (job->test && context)
+	if (job->test && *context)
 		return options_refuse(error,
 			"--test: for charlm use --split: both parts need the same "
 			"characters");
 	if (job->test && job->labels)
 		return options_refuse(
 			error, "--test has no labels file: use --split with --labels");
+	if (job->labels && *context)
+		return options_refuse(error,
+			"--labels %.300s: charlm trains on text, which has none",
+			job->labels);
+	return 0;
+}
+
+static int check_data_files(
+	const struct job_settings *job, int context, struct message *error)
+{
+	int r = check_path("data", job->data, context > 0, error);
+
+	if (r == 0)
+		r = check_path("labels", job->labels, false, error);
+	return r ? r : check_path("test", job->test, false, error);
+}
+
+int job_check_data(const struct job_settings *job, struct message *error)
+{
+	int context = 0, r = check_data_words(job, &context, error);
+
+	return r ? r : check_data_files(job, context, error);
+}
+
+int job_check(struct job_settings *job, struct message *error)
+{
+	int context = 0, r = check_data_words(job, &context, error);
+
+	if (r)
+		return r;
 	if (job->eval_every && !job->test && !job->split.given)
 		return options_refuse(error,
 			"--eval-every %llu: there is no data to test on: give --test or "
 			"--split",
 			(unsigned long long)job->eval_every);
-	if (job->labels && context)
-		return options_refuse(error,
-			"--labels %.300s: charlm trains on text, which has none",
-			job->labels);
 	if (job->generate && !context)
 		return options_refuse(error,
 			"--generate %llu: only charlm writes text, the model is %.100s",
@@ -159,11 +187,7 @@ int job_check(struct job_settings *job, struct message *error)
 	if (r == 0)
 		r = device_check_arithmetic(job->arithmetic, &job->device, error);
 	if (r == 0)
-		r = check_path("data", job->data, context > 0, error);
-	if (r == 0)
-		r = check_path("labels", job->labels, false, error);
-	if (r == 0)
-		r = check_path("test", job->test, false, error);
+		r = check_data_files(job, context, error);
 	if (r == 0)
 		r = check_path("init-from", job->init_from, false, error);
 	if (r == 0)

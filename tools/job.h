@@ -54,7 +54,8 @@ int job_parse_mode(const char *text, void *at, struct message *why);
  * job_settings. */
 #define JOB_OPTION(kind, name, value, field, help, ...)                                  \
 	OPTION(kind, name, value, help, struct job_settings, field, __VA_ARGS__)
-#define JOB_OPTIONS                                                                      \
+/* Model and data. */
+#define JOB_DATA_OPTIONS                                                                 \
 	JOB_OPTION(TEXT, "model", "SPEC", model,                                         \
 		"softmax, logreg, mlp:WIDTH,... or charlm:CONTEXT,EMBED,HIDDEN"),        \
 		JOB_OPTION(TEXT, "data", "PATH", data,                                   \
@@ -63,7 +64,9 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 		JOB_OPTION(TEXT, "labels", "PATH", labels, "labels of IDX images"),      \
 		JOB_OPTION(TEXT, "test", "PATH", test, "data to test the model on"),     \
 		JOB_OPTION(PAIR, "split", "A:B", split,                                  \
-			"train on the first A records, test on the last B"),             \
+			"train on the first A records, test on the last B")
+#define JOB_OPTIONS                                                                      \
+	JOB_DATA_OPTIONS,                                                                \
 		JOB_OPTION(COUNT, "servers", "S", servers, "servers of the job",         \
 			.initial = "1", .min = 1, .max = TERN_SERVERS_MAX),              \
 		JOB_OPTION(COUNT, "workers", "N", workers, "workers of the job",         \
@@ -143,5 +146,9 @@ int job_parse_mode(const char *text, void *at, struct message *why);
  * -EINVAL: `error` has one line.
  */
 int job_check(struct job_settings *job, struct message *error);
+
+/* Checks JOB_DATA_OPTIONS alone, for a command that has no other options of a job. -EINVAL:
+ * `error` has one line. */
+int job_check_data(const struct job_settings *job, struct message *error);
 
 #endif

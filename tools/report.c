@@ -108,9 +108,13 @@ static void show_done(struct output *out, const json_t *event)
 
 static void show_evaluated(struct output *out, const json_t *event)
 {
-	output_line(out, "step %.0f: test loss %.4f, accuracy %.4f",
+	char auc[32] = "";
+
+	if (json_object_get(event, "test_auc"))
+		snprintf(auc, sizeof(auc), ", AUC %.4f", number_of(event, "test_auc"));
+	output_line(out, "step %.0f: test loss %.4f, accuracy %.4f%s",
 		number_of(event, "step"), known_of(event, "test_loss"),
-		known_of(event, "test_accuracy"));
+		known_of(event, "test_accuracy"), auc);
 }
 
 static void show_applied(struct output *out, const json_t *event)
@@ -230,6 +234,12 @@ void report(struct output *out, const char *who, json_t *event)
 	}
 	show(out, who, event);
 	json_decref(event);
+}
+
+void report_number(json_t *event, const char *name, double value)
+{
+	json_object_set_new(
+		event, name, isfinite(value) ? json_real(value) : json_null());
 }
 
 json_t *report_text(const char *text)

@@ -18,7 +18,8 @@
  *                nothing has happened for a second: who is waited for. What is not known
  *                yet is missing, or null
  *     evaluated  step, test_loss, test_accuracy: on the test data, after `step` steps (in
- *                async mode those of the worker that evaluates)
+ *                async mode those of the worker that evaluates); of `tern evaluator` also
+ *                steps, snapshot, and test_auc for two classes
  *     saved      path, step, steps: the parameters after `step` steps of the job, or of
  *                `worker` if it is given (async mode, interrupted)
  *     saving     the process writes a file of the parameters, and must not be killed
@@ -43,9 +44,10 @@
  *     error      text, input (true: the user's fault, not the job's)
  *     done       steps, loss, test_accuracy, ..., steps_per_s, samples_per_s; of `tern
  *                run`: workers, succeeded (the number of those with exit code 0)
- *     failed     text, code: the last event of a command that failed; a server or
- *                worker prints "error" and "end" instead once it has started
- *     end        code: the last event of a server or worker
+ *     failed     text, code: the last event of a command that failed; a server,
+ *                worker or evaluator prints "error" and "end" instead once it has
+ *                started
+ *     end        code: the last event of a server, worker or evaluator
  *
  * With --json each event also has "time" (UTC), "host", "pid", and "job": the value of
  * the environment variable TERN_JOB, which the launcher sets unless the user has set it
@@ -69,5 +71,8 @@ void report_failed(const char *text, int code);
 /* Makes a JSON string from text that may not be UTF-8, such as a path or text that a
  * model wrote: if it is not, all its bytes above ASCII become '?'. */
 json_t *report_text(const char *text);
+
+/* Sets a number of an event; null if it is infinite or NaN, which JSON cannot express. */
+void report_number(json_t *event, const char *name, double value);
 
 #endif

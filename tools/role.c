@@ -72,6 +72,39 @@ static void name_process(const struct command *command, uint64_t index)
 	prctl(PR_SET_NAME, name);
 }
 
+/* Begins to print and to catch signals. */
+static int open_ends(struct role *role, bool json)
+{
+	output_init(&role->out, json);
+	role->signal_fd = signals_open();
+	signals_abort_on_second();
+	log_redirect(log_line, role);
+	return role->signal_fd;
+}
+
+static int fail_start(struct role *role, int status)
+{
+	char why[200];
+
+	if (status < 0)
+		role_fail(
+			role, false, "starting: %s", role_why(status, why, sizeof(why)));
+	return status;
+}
+
+int role_open_alone(struct role *role, const struct command *command, bool json)
+{
+	char title[16];
+	int r;
+
+	*role = (struct role){.command = command, .signal_fd = -1};
+	snprintf(title, sizeof(title), "tern-%.10s", command->name);
+	prctl(PR_SET_NAME, title);
+	snprintf(role->name, sizeof(role->name), "%s", command->name);
+	r = open_ends(role, json);
+	return r < 0 ? fail_start(role, r) : 0;
+}
+
 /* Makes what role_cut() ends. */
 static int begin(struct role *role, uint64_t connect_s)
 {
@@ -87,7 +120,6 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json)
 {
-	char why[200];
 	int r;
 
 	*role = (struct role){.command = command, .signal_fd = -1, .threads = threads};
@@ -96,18 +128,13 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
 		(unsigned long long)index);
 	name_process(command, index);
-	output_init(&role->out, json);
 	role->spin_ns = spin_us * TERN_NS_PER_US;
-	role->signal_fd = r = signals_open();
-	signals_abort_on_second();
-	log_redirect(log_line, role);
+	r = open_ends(role, json);
 	if (r >= 0)
 		r = open_domain(role, fabric);
 	if (r == 0)
 		r = begin(role, connect_s);
-	if (r)
-		role_fail(role, false, "starting: %s", role_why(r, why, sizeof(why)));
-	return r;
+	return fail_start(role, r);
 }
 
 const char *role_why(int status, char *text, size_t bytes)

@@ -10,6 +10,10 @@
  *
  *     role_open, (the role's constructor), role_loop, role_cut, (its free), role_close
  *
+ * A process that has no peers, such as `tern evaluator`, has signals, events and the end only:
+ *
+ *     role_open_alone, (its work, which calls role_is_asked), role_close
+ *
  * A role whose job goes back to a snapshot (server/back.c) is made anew, in the same process:
  *
  *     role_cut, (its free), role_open_again, (the role's constructor), role_loop, ...
@@ -69,6 +73,10 @@ struct role {
 int role_open(struct role *role, const struct command *command, uint64_t index,
 	const struct fabric_settings *fabric, const char *secret, uint64_t spin_us,
 	uint64_t connect_s, unsigned threads, bool json);
+
+/* Opens a role without environment, domain and context, whose name in messages is that of the
+ * command. Otherwise as role_open(). */
+int role_open_alone(struct role *role, const struct command *command, bool json);
 
 /* Makes the environment and the context anew, after role_cut() and the role's free. Errors as of
  * role_open(). */

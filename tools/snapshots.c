@@ -41,10 +41,11 @@ int snapshots_parse_every(const char *text, void *at, struct message *why)
 		EVERY_MOST);
 }
 
-/* True if the snapshot is one of `ids`, which are in order. */
-static bool is_among(
-	const struct tern_snapshot_id *ids, size_t count, struct tern_snapshot_id id)
+bool snapshots_has(const struct snapshots_found *found, struct tern_snapshot_id id)
 {
+	const struct tern_snapshot_id *ids = found->ids;
+	size_t count = found->count;
+
 	while (count) {
 		size_t middle = count / 2;
 		int order = tern_snapshot_compare(ids[middle], id);
@@ -70,8 +71,7 @@ static void count_loose(const struct tern_file_op *op, struct snapshots_found *o
 		uint32_t part;
 
 		if (tern_snapshot_name_read(names + at, &id, &part) &&
-			part != TERN_SNAPSHOT_MANIFEST &&
-			!is_among(out->ids, out->count, id))
+			part != TERN_SNAPSHOT_MANIFEST && !snapshots_has(out, id))
 			out->loose_parts++;
 	}
 }

@@ -51,6 +51,9 @@ struct snapshots_found {
  * NULL after an error. */
 int snapshots_list(const char *directory, struct snapshots_found *out);
 
+/* True if the complete snapshot `id` was found. */
+bool snapshots_has(const struct snapshots_found *found, struct tern_snapshot_id id);
+
 /* True if `path` has the name of a manifest; *id is then the snapshot's. */
 bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id);
 

@@ -91,13 +91,6 @@ struct worker_role {
 
 /* ---- events ---- */
 
-/* Sets a number of an event; null if it is infinite or NaN, which JSON cannot express. */
-static void set_number(json_t *event, const char *name, double value)
-{
-	json_object_set_new(
-		event, name, isfinite(value) ? json_real(value) : json_null());
-}
-
 /* Steps per second of this worker since the mark `since`. */
 static double own_steps_per_s(const struct worker_role *w, const struct mark *since)
 {
@@ -116,10 +109,10 @@ static void set_rates(
 	double own = own_steps_per_s(w, since),
 	       seconds = (double)(w->last.ns - since->ns) / 1e9;
 
-	set_number(event, "steps_per_s", sync ? own : own * (double)job->workers);
-	set_number(event, "samples_per_s",
+	report_number(event, "steps_per_s", sync ? own : own * (double)job->workers);
+	report_number(event, "samples_per_s",
 		own * (double)(sync ? job->slots : job->workers) * (double)job->batch);
-	set_number(event, "mb_per_s",
+	report_number(event, "mb_per_s",
 		seconds > 0 ? (double)(w->last.bytes - since->bytes) / 1e6 / seconds : 0);
 }
 
@@ -150,9 +143,9 @@ static void progress(void *arg, const struct tern_worker_progress *p)
 	w->report_ns = now_ns + REPORT_NS;
 	event = json_pack("{ss sI sI}", "event", "progress", "step", (json_int_t)p->step,
 		"steps", (json_int_t)w->my_steps);
-	set_number(event, "loss", p->loss);
+	report_number(event, "loss", p->loss);
 	if (w->settings->job.mode.kind == TERN_MODE_SYNC)
-		set_number(event, "lr",
+		report_number(event, "lr",
 			(double)tern_schedule_lr(
 				&w->settings->job.optimizer.rule.schedule,
 				w->settings->job.optimizer.rule.lr, p->step));
@@ -310,14 +303,14 @@ static void report_end(struct worker_role *w, const struct tern_worker_results *
 		note_missing(w, results, event);
 	if (results->finisher)
 		note_divergence(w, results);
-	set_number(event, "loss", results->loss);
+	report_number(event, "loss", results->loss);
 	set_slot_losses(results, event);
 	if (w->data.test && results->finisher) {
-		set_number(event, "test_loss", engine->test_loss);
-		set_number(event, "test_accuracy", engine->test_accuracy);
+		report_number(event, "test_loss", engine->test_loss);
+		report_number(event, "test_accuracy", engine->test_accuracy);
 	}
 	if (isfinite(engine->test_auc))
-		set_number(event, "test_auc", engine->test_auc);
+		report_number(event, "test_auc", engine->test_auc);
 	set_rates(w, &w->begun, event);
 	device_name(&w->device, device, sizeof(device));
 	json_object_set_new(event, "device", json_string(device));
@@ -679,8 +672,8 @@ static void evaluated(void *arg, uint64_t step, double loss, double accuracy)
 	json_t *event =
 		json_pack("{ss sI}", "event", "evaluated", "step", (json_int_t)step);
 
-	set_number(event, "test_loss", loss);
-	set_number(event, "test_accuracy", accuracy);
+	report_number(event, "test_loss", loss);
+	report_number(event, "test_accuracy", accuracy);
 	role_report(&w->role, event);
 	tern_worker_metric(w->worker, "test_loss", loss);
 	tern_worker_metric(w->worker, "test_accuracy", accuracy);
