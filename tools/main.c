@@ -23,6 +23,7 @@ static const struct command *const commands[] = {
 	&run_command,
 	&server_command,
 	&worker_command,
+	&evaluator_command,
 	&status_command,
 	&top_command,
 	&checkpoint_command,

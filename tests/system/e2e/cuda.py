@@ -120,6 +120,15 @@ def servers_on_gpus_give_the_cpus_bytes():
         assert got == wanted, more
 
 
+def snapshots_are_evaluated_on_a_gpu():
+    snapshots = job.SCRATCH / "snapshots"
+    done = trained(*job.small("--device", "cuda", "--snapshots", snapshots, steps=20))[-1]
+    with job.simulated_gpus():
+        event = job.finish("evaluator", "--snapshots", snapshots, *job.small_data(), "--once", "--device", "cuda",
+                           "--json").events[0]
+    assert (event["test_loss"], event["test_accuracy"]) == (done["test_loss"], done["test_accuracy"]), (event, done)
+
+
 # ---- parameters and gradients in memory of GPUs --------------------------------------------
 
 ON_DEVICE = ("--tensor-memory", "device")
@@ -332,6 +341,7 @@ tap.run([
     result_depends_on_the_slots_and_on_nothing_else,
     graphs_can_be_switched_off_and_change_no_byte,
     servers_on_gpus_give_the_cpus_bytes,
+    snapshots_are_evaluated_on_a_gpu,
     tensors_in_gpu_memory_change_no_byte,
     initial_values_of_a_file_reach_gpu_memory,
     servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes,

@@ -271,11 +271,15 @@ def enough(steps):
     return steps // SLOWNESS
 
 
-def small(*more, model="mlp:24,16", steps=40, lr="0.01"):
-    """Options of a job that takes a second or two and learns."""
+def small_data(model="mlp:24,16"):
+    """The options of small() that an evaluator has, too."""
     images, labels = SCRATCH / "small-images.gz", SCRATCH / "small-labels.gz"
     if not images.exists():
         write_idx("small")
-    return ["--model", model, "--data", images, "--labels", labels, "--split", "1000:200",
-            "--batch", 16, "--steps", steps, "--optimizer", "adam", "--lr", lr, "--seed", 7,
+    return ["--model", model, "--data", images, "--labels", labels, "--split", "1000:200"]
+
+
+def small(*more, model="mlp:24,16", steps=40, lr="0.01"):
+    """Options of a job that takes a second or two and learns."""
+    return [*small_data(model), "--batch", 16, "--steps", steps, "--optimizer", "adam", "--lr", lr, "--seed", 7,
             *more]
