@@ -184,6 +184,23 @@ def a_snapshot_counts_and_not_the_file():
     assert (without / "model.safetensors").read_bytes().endswith(whole)
 
 
+def an_interrupted_job_with_another_file_is_another_job():
+    directory = job.SCRATCH / "interrupted"
+    options = job.small("--save", directory, "--init-from", base()[0], steps=10**8)
+    for _ in range(2):  # the same command line is not refused
+        running = job.Job("train", *options, "--json")
+        try:
+            running.wait_event(lambda e: e["event"] == "progress")
+            running.process.terminate()
+            assert running.end() == 143, running.error
+        finally:
+            running.kill()
+        assert (directory / "interrupted.safetensors").exists()
+    for more in [], ["--init-from", written("copy", tensors())]:
+        job.refused("train", *job.small("--save", directory, *more, steps=10**8),
+                    says=["an earlier job has saved its interrupted.safetensors there"])
+
+
 def tern_run_says_why_it_lacks_the_option():
     for words in ["--init-from", "x"], ["--init-from=x"]:
         job.refused("run", *words, "--", "true", says=["--init-from: only tern train and tern worker", "init=ARRAY"])
@@ -199,5 +216,6 @@ tap.run([
     files_that_are_no_safetensors_are_refused,
     workers_with_different_files_are_not_of_one_job,
     a_snapshot_counts_and_not_the_file,
+    an_interrupted_job_with_another_file_is_another_job,
     tern_run_says_why_it_lacks_the_option,
 ])
