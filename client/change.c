@@ -75,7 +75,7 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 			"right: expected it once, from server 0, a version from 1 to "
 			"%llu, "
 			"workers from 0 to %u and slots from 0 to %u",
-			s->index, (unsigned long long)w->job.steps - 1,
+			s->number, (unsigned long long)w->job.steps - 1,
 			w->job.workers - 1, w->job.slots - 1);
 	else if (r < 0)
 		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
@@ -150,7 +150,7 @@ static bool answer(struct worker_server *s, const json_t *number, uint64_t gener
 		worker_fail(w, -EPROTO,
 			"server %u moved a slot to another worker: expected slots from 0 "
 			"to %u",
-			s->index, w->job.slots - 1);
+			s->number, w->job.slots - 1);
 		return false;
 	}
 	moved = find(w, (uint32_t)slot, generation);

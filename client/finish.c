@@ -406,7 +406,7 @@ void finish_on_applied(struct worker_server *s, const json_t *message)
 			"server %u sent a wrong list of applied steps: expected it once, "
 			"in the order of the workers, with no more steps of each than "
 			"the job has",
-			s->index);
+			s->number);
 		return;
 	}
 	s->counted = true;

@@ -55,7 +55,7 @@ void give_on_give(struct worker_server *s)
 		worker_fail(w, -EPROTO,
 			"server %u asked for initial values: expected it once, before "
 			"version 0 is complete, and of a job that has given values",
-			s->index);
+			s->number);
 		return;
 	}
 	s->was_given = true;

@@ -94,7 +94,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 			"right: expected it from server 0, workers from 0 to %u, a "
 			"generation from 1, and slots from 0 to %u that are new to this "
 			"worker",
-			s->index, w->job.workers - 1, w->job.slots - 1);
+			s->number, w->job.workers - 1, w->job.slots - 1);
 	} else if (r < 0) {
 		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
 			tern_status_text(r));
@@ -174,7 +174,7 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 		worker_fail(w, -EPROTO,
 			"server %u asked why this worker is silent: expected the time in "
 			"ns, 0 or more",
-			s->index);
+			s->number);
 		return;
 	}
 	if (!worked && !saves && server < 0)

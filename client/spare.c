@@ -78,7 +78,7 @@ void spare_on_at(struct worker_server *s, const json_t *message)
 		worker_fail(w, -EPROTO,
 			"server %u said that its oldest version is %lld: expected 0 to "
 			"%llu, once, when it is asked",
-			s->index, (long long)version, (unsigned long long)w->job.steps);
+			s->number, (long long)version, (unsigned long long)w->job.steps);
 		return;
 	}
 	s->placed = true;

@@ -59,7 +59,7 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 		snprintf(
 			text, bytes, "worker %u, which evaluates and saves", w->finisher);
 	else if (s)
-		snprintf(text, bytes, "server %u at %s to let it join", s->index,
+		snprintf(text, bytes, "server %u at %s to let it join", s->number,
 			w->job.servers[s->index]);
 	else if (!w->begun && w->joined_late)
 		snprintf(text, bytes, "the servers to let it in between two steps");

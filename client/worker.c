@@ -246,7 +246,7 @@ static void viewed(struct worker_server *s, const json_t *message)
 	bool good = take_view(w, message);
 
 	worker_give_up(w, good && w->opts.goes_back ? -EAGAIN : -EINVAL,
-		"the servers of the job are other ones now, says server %u%s", s->index,
+		"the servers of the job are other ones now, says server %u%s", s->number,
 		good ? "" : ", and this worker does not know where they are");
 }
 
@@ -268,7 +268,8 @@ static void aborted(struct worker_server *s, const json_t *message)
 				(!view || take_view(w, view))
 			? -EAGAIN
 			: -ECANCELED,
-		"server %u ended the job: %s", s->index, text ? text : "no reason given");
+		"server %u ended the job: %s", s->number,
+		text ? text : "no reason given");
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
@@ -338,7 +339,7 @@ static void differs(struct worker_server *s, uint64_t version, json_int_t number
 	worker_give_up(w, or_again(w, -EINVAL),
 		"server %u begins with snapshot %llu-%08llx, and another server with "
 		"%llu-%08llx: all servers need the same --resume",
-		s->index, (unsigned long long)version, (unsigned long long)number,
+		s->number, (unsigned long long)version, (unsigned long long)number,
 		(unsigned long long)w->first_version,
 		(unsigned long long)w->first_number);
 }
@@ -349,17 +350,20 @@ static void moved(struct worker_server *from, const json_t *message)
 	struct tern_worker *w = from->worker;
 	const char *address = json_string_value(json_object_get(message, "address"));
 	const json_t *number = json_object_get(message, "server");
-	json_int_t i = json_integer_value(number);
+	uint32_t i = 0;
 
-	if (!json_is_integer(number) || i < 0 || i >= w->job.server_count || !address ||
+	while (i < w->job.server_count &&
+		w->servers[i].number != json_integer_value(number))
+		i++;
+	if (!json_is_integer(number) || i == w->job.server_count || !address ||
 		strlen(address) >= sizeof(w->job.servers[0]) ||
 		strcmp(address, w->job.servers[i]) == 0 || w->servers[i].welcome)
 		return;
 	if (w->opts.moved)
-		w->opts.moved(w->opts.arg, (uint32_t)i, address);
+		w->opts.moved(w->opts.arg, w->servers[i].number, address);
 	if (w->opts.goes_back && w->state == WORKER_JOINING)
-		worker_give_up(
-			w, -EAGAIN, "server %u is at %s now", (unsigned)i, address);
+		worker_give_up(w, -EAGAIN, "server %u is at %s now", w->servers[i].number,
+			address);
 }
 
 /* A server refuses this worker. */
@@ -372,7 +376,7 @@ static void refused(struct worker_server *s, const json_t *message)
 	int status = later ? or_again(w, -EINVAL) : -EINVAL;
 
 	worker_give_up(w, ending && w->opts.goes_back ? -EAGAIN : status,
-		"server %u refused this worker: %s", s->index,
+		"server %u refused this worker: %s", s->number,
 		text ? text : "no reason given");
 }
 
@@ -387,7 +391,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 	if (!json_is_integer(first) || version < 0 || (uint64_t)version > w->job.steps) {
 		worker_fail(w, -EPROTO,
 			"server %u begins with version %lld: expected 0 to %llu",
-			s->index, (long long)version, (unsigned long long)w->job.steps);
+			s->number, (long long)version, (unsigned long long)w->job.steps);
 		return;
 	}
 	if (json_is_true(json_object_get(message, "back")))
@@ -403,7 +407,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		worker_give_up(w, w->back_is_possible ? -EAGAIN : -EPROTO,
 			"server %u says that the steps %s begun, and another server says "
 			"otherwise",
-			s->index, late ? "have" : "have not");
+			s->number, late ? "have" : "have not");
 		return;
 	}
 	w->first_number = number;
@@ -434,7 +438,7 @@ static void join_again(struct worker_server *s)
 		say_join(s, job);
 	else
 		worker_give_up(s->worker, -ENOMEM, "no memory to join server %u again",
-			s->index);
+			s->number);
 	json_decref(job);
 }
 
@@ -447,7 +451,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	if (w->over)
 		return;
 	if (!message) {
-		worker_fail(w, -EPROTO, "server %u: %s", s->index, talk->fault);
+		worker_fail(w, -EPROTO, "server %u: %s", s->number, talk->fault);
 	} else if (strcmp(type, "welcome") == 0 && !s->welcome) {
 		welcomed(s, message);
 	} else if (strcmp(type, "again") == 0 && !s->welcome) {
@@ -493,7 +497,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		worker_fail(w, -EPROTO,
 			"server %u sent a message of type \"%.40s\", which this worker "
 			"does not expect now",
-			s->index, type);
+			s->number, type);
 	}
 }
 
@@ -515,7 +519,7 @@ static void server_event(
 	if (!s->welcome && status)
 		worker_give_up(w,
 			(s->up || w->opts.returns) && may_go_back(w) ? -EAGAIN : status,
-			"server %u at %s: cannot be reached: %s", s->index,
+			"server %u at %s: cannot be reached: %s", s->number,
 			w->job.servers[s->index],
 			tern_peer_why(peer, status, why, sizeof(why)));
 	/* Perhaps the server works, and only the path from this worker to it has failed.
@@ -526,7 +530,7 @@ static void server_event(
 			may_go_back(w) ? -EAGAIN
 			: status       ? status
 				       : -EPIPE,
-			"server %u at %s is gone: %s%s", s->index,
+			"server %u at %s is gone: %s%s", s->number,
 			w->job.servers[s->index],
 			status ? tern_status_text(status) : "it left too early",
 			w->job.workers > 1 ? ", or it goes on without this worker" : "");
@@ -538,7 +542,7 @@ static void broken(struct tern_talk *talk, int status)
 	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
 
 	worker_give_up(s->worker, status,
-		"server %u at %s: a tensor did not come through: %s", s->index,
+		"server %u at %s: a tensor did not come through: %s", s->number,
 		s->worker->job.servers[s->index], tern_status_text(status));
 }
 
@@ -551,6 +555,7 @@ static int join(struct tern_worker *w, uint32_t index, json_t *job)
 	snprintf(name, sizeof(name), "worker %u", w->opts.index);
 	s->worker = w;
 	s->index = index;
+	s->number = tern_view_number(&w->job, index);
 	s->talk.pool = w->talk_pool;
 	s->talk.ctx = w->opts.ctx;
 	s->talk.heard = heard;

@@ -43,8 +43,9 @@ struct worker_server {
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	struct tern_channel *data;
-	uint32_t index;
-	bool up; /* the connection was there once */
+	uint32_t index;  /* in the job */
+	uint32_t number; /* its name for users (ps/view.h) */
+	bool up;         /* the connection was there once */
 	bool welcome, gone;
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */

@@ -556,7 +556,8 @@ static int decode_lists(
 		strcpy(job->servers[i], address);
 	}
 	if (!tern_view_read_job(root, job))
-		return bad(why, "view", "a number above 0, and an id of each server");
+		return bad(why, "view",
+			"a number above 0, and different numbers of all servers");
 	return 0;
 }
 

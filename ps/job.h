@@ -57,8 +57,9 @@ struct tern_ps_job {
 	char (*servers)[128];   /* addresses of the servers, by server number */
 	uint32_t server_count;
 	/* Which servers these are (ps/view.h): the number of the view, and unless that is 0, the
-	 * ids of the servers, and how many ids were given. */
-	uint32_t view, ids[TERN_SERVERS_MAX], id_count;
+	 * servers' numbers, and which were added. */
+	uint32_t view, numbers[TERN_SERVERS_MAX];
+	bool added[TERN_SERVERS_MAX];
 };
 
 struct tern_ps_text {

@@ -7,15 +7,15 @@
 
 #include "base/util.h"
 
-#define NUMBER_MAX (1u << 30) /* of views and ids */
+#define VIEWS_MAX (1u << 30)
 
 void tern_view_of_job(const struct tern_ps_job *job, struct tern_view *out)
 {
 	out->number = job->view;
 	out->count = job->server_count;
-	out->id_count = job->view ? job->id_count : TERN_SERVERS_MAX;
 	for (uint32_t i = 0; i < job->server_count; i++) {
-		out->ids[i] = job->view ? job->ids[i] : i;
+		out->numbers[i] = tern_view_number(job, i);
+		out->added[i] = job->view && job->added[i];
 		memcpy(out->servers[i], job->servers[i], sizeof(out->servers[i]));
 	}
 }
@@ -23,22 +23,24 @@ void tern_view_of_job(const struct tern_ps_job *job, struct tern_view *out)
 void tern_view_set_job(const struct tern_view *view, struct tern_ps_job *job)
 {
 	job->view = view->number;
-	job->id_count = view->id_count;
-	memcpy(job->ids, view->ids, view->count * sizeof(view->ids[0]));
+	memcpy(job->numbers, view->numbers, view->count * sizeof(view->numbers[0]));
+	memcpy(job->added, view->added, view->count * sizeof(view->added[0]));
 }
 
 /* ---- JSON ---- */
 
-static void write_ids(json_t *object, uint32_t number, uint32_t id_count,
-	const uint32_t *ids, uint32_t count)
+static void write_servers(json_t *object, uint32_t view, const uint32_t *numbers,
+	const bool *added, uint32_t count)
 {
-	json_t *list = json_array();
+	json_t *all = json_array(), *new = json_array();
 
-	for (uint32_t i = 0; i < count; i++)
-		json_array_append_new(list, json_integer(ids[i]));
-	json_object_set_new(object, "view", json_integer(number));
-	json_object_set_new(object, "id_count", json_integer(id_count));
-	json_object_set_new(object, "ids", list);
+	for (uint32_t i = 0; i < count; i++) {
+		json_array_append_new(all, json_integer(numbers[i]));
+		json_array_append_new(new, json_boolean(added[i]));
+	}
+	json_object_set_new(object, "view", json_integer(view));
+	json_object_set_new(object, "numbers", all);
+	json_object_set_new(object, "added", new);
 }
 
 static bool read_number(const json_t *value, uint32_t most, uint32_t *out)
@@ -49,41 +51,42 @@ static bool read_number(const json_t *value, uint32_t most, uint32_t *out)
 	return json_is_integer(value) && n >= 0 && n <= most;
 }
 
-static bool is_new(const uint32_t *ids, uint32_t i)
+static bool read_servers(const json_t *object, uint32_t count, uint32_t *view,
+	uint32_t *numbers, bool *added)
 {
-	for (uint32_t k = 0; k < i; k++)
-		if (ids[k] == ids[i])
-			return false;
-	return true;
-}
+	const json_t *all = json_object_get(object, "numbers");
+	const json_t *new = json_object_get(object, "added");
+	bool seen[TERN_SERVERS_MAX] = {false};
 
-static bool read_ids(const json_t *object, uint32_t count, uint32_t *number,
-	uint32_t *id_count, uint32_t *ids)
-{
-	const json_t *list = json_object_get(object, "ids");
-
-	if (!read_number(json_object_get(object, "view"), NUMBER_MAX, number) ||
-		!read_number(json_object_get(object, "id_count"), NUMBER_MAX, id_count) ||
-		*number == 0 || *id_count < TERN_SERVERS_MAX ||
-		json_array_size(list) != count)
+	if (!read_number(json_object_get(object, "view"), VIEWS_MAX, view) ||
+		*view == 0 || json_array_size(all) != count ||
+		json_array_size(new) != count)
 		return false;
-	for (uint32_t i = 0; i < count; i++)
-		if (!read_number(json_array_get(list, i), *id_count - 1, &ids[i]) ||
-			!is_new(ids, i))
+	for (uint32_t i = 0; i < count; i++) {
+		const json_t *is_new = json_array_get(new, i);
+
+		if (!read_number(
+			    json_array_get(all, i), TERN_SERVERS_MAX - 1, &numbers[i]) ||
+			seen[numbers[i]] || !json_is_boolean(is_new))
 			return false;
+		seen[numbers[i]] = true;
+		added[i] = json_is_true(is_new);
+	}
 	return true;
 }
 
 void tern_view_write_job(json_t *object, const struct tern_ps_job *job)
 {
 	if (job->view)
-		write_ids(object, job->view, job->id_count, job->ids, job->server_count);
+		write_servers(
+			object, job->view, job->numbers, job->added, job->server_count);
 }
 
 bool tern_view_read_job(const json_t *object, struct tern_ps_job *job)
 {
 	return !json_object_get(object, "view") ||
-	       read_ids(object, job->server_count, &job->view, &job->id_count, job->ids);
+	       read_servers(
+		       object, job->server_count, &job->view, job->numbers, job->added);
 }
 
 json_t *tern_view_json(const struct tern_view *view, const char *type)
@@ -94,7 +97,8 @@ json_t *tern_view_json(const struct tern_view *view, const char *type)
 		json_array_append_new(servers, json_string(view->servers[i]));
 	message = json_pack("{s:s, s:o}", "type", type, "servers", servers);
 	if (message)
-		write_ids(message, view->number, view->id_count, view->ids, view->count);
+		write_servers(
+			message, view->number, view->numbers, view->added, view->count);
 	return message;
 }
 
@@ -113,15 +117,15 @@ bool tern_view_read(const json_t *message, struct tern_view *out)
 			return false;
 		strcpy(out->servers[i], address);
 	}
-	return read_ids(message, out->count, &out->number, &out->id_count, out->ids);
+	return read_servers(message, out->count, &out->number, out->numbers, out->added);
 }
 
 /* ---- servers ---- */
 
-uint32_t tern_view_find(const struct tern_view *view, uint32_t id)
+uint32_t tern_view_find(const struct tern_view *view, uint32_t number)
 {
 	for (uint32_t i = 0; i < view->count; i++)
-		if (view->ids[i] == id)
+		if (view->numbers[i] == number)
 			return i;
 	return UINT32_MAX;
 }
@@ -130,28 +134,31 @@ bool tern_view_locate(
 	struct tern_view *view, char (*const named)[128], uint32_t named_count)
 {
 	for (uint32_t i = 0; i < view->count; i++) {
-		if (tern_view_is_added(view->ids[i]))
+		if (view->added[i])
 			continue;
-		if (view->ids[i] >= named_count)
+		if (view->numbers[i] >= named_count)
 			return false;
-		memcpy(view->servers[i], named[view->ids[i]], sizeof(view->servers[i]));
+		memcpy(view->servers[i], named[view->numbers[i]],
+			sizeof(view->servers[i]));
 	}
 	return true;
 }
 
 void tern_view_remove(struct tern_view *view, uint32_t index)
 {
-	uint32_t after = view->count - index - 1;
-
-	memmove(&view->ids[index], &view->ids[index + 1], after * sizeof(view->ids[0]));
-	memmove(view->servers[index], view->servers[index + 1],
-		after * sizeof(view->servers[0]));
 	view->count--;
+	for (uint32_t i = index; i < view->count; i++) {
+		view->numbers[i] = view->numbers[i + 1];
+		view->added[i] = view->added[i + 1];
+		memcpy(view->servers[i], view->servers[i + 1], sizeof(view->servers[i]));
+	}
 }
 
-void tern_view_add(struct tern_view *view, const char *address)
+void tern_view_add(struct tern_view *view, uint32_t number, const char *address)
 {
-	view->ids[view->count] = view->id_count++;
-	snprintf(view->servers[view->count], sizeof(view->servers[0]), "%s", address);
-	view->count++;
+	uint32_t i = view->count++;
+
+	view->numbers[i] = number;
+	view->added[i] = true;
+	snprintf(view->servers[i], sizeof(view->servers[i]), "%s", address);
 }

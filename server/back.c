@@ -206,7 +206,7 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 	back_or_fail(s, -EINVAL,
 		"server 0 begins with snapshot %lld-%08llx, and server %u with "
 		"%llu-%08x",
-		(long long)step, (unsigned long long)number, s->index,
+		(long long)step, (unsigned long long)number, view_own_number(s),
 		(unsigned long long)s->first_version, s->first_number);
 	return true;
 }

@@ -213,7 +213,7 @@ static void note_memory(struct tern_server *s)
 
 	server_updater_note(s);
 	if (bytes)
-		server_note(s, "server %u holds %llu bytes on %s", s->index,
+		server_note(s, "server %u holds %llu bytes on %s", view_own_number(s),
 			(unsigned long long)bytes, s->opts.updater->name);
 }
 
@@ -310,14 +310,16 @@ static bool is_one_of_us(const struct server_peer *p, uint32_t index,
 		snprintf(why->text, sizeof(why->text),
 			"%s leads server %u to server %u: the first of --join must be "
 			"right on every host",
-			job->servers[0], index, s->index);
+			job->servers[0], tern_view_number(job, index),
+			view_own_number(s));
 		return false;
 	}
 	if (tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why))
 		return false;
 	if (!others_find(s, index) || s->opts.goes_back)
 		return true;
-	snprintf(why->text, sizeof(why->text), "server %u has joined already", index);
+	snprintf(why->text, sizeof(why->text), "server %u has joined already",
+		view_number(s, index));
 	return false;
 }
 
@@ -334,7 +336,7 @@ static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	snprintf(why->text, sizeof(why->text),
 		"server %u computes with \"%.120s\", server 0 with \"%s\": both must be "
 		"the same, since norms are added up from both",
-		index, arithmetic, mine);
+		view_number(s, index), arithmetic, mine);
 	return false;
 }
 
@@ -358,12 +360,13 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 			"server %u was started %s --snapshots, and server 0 %s it: give "
 			"all "
 			"servers the same directory",
-			index, takes ? "with" : "without", takes ? "without" : "with");
+			view_number(s, index), takes ? "with" : "without",
+			takes ? "without" : "with");
 	else if (!begins_alike(s, message))
 		snprintf(why->text, sizeof(why->text),
 			"server %u begins with snapshot %lld-%08llx, and server 0 with "
 			"%llu-%08x: all servers need the same --resume",
-			index,
+			view_number(s, index),
 			(long long)json_integer_value(
 				json_object_get(message, "version")),
 			(unsigned long long)json_integer_value(

@@ -301,7 +301,7 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 	for (uint32_t i = 0; n == 0 && i < s->job.workers; i++)
 		if (s->workers[i]->owes)
 			n = (size_t)snprintf(names, bytes, "server %u",
-				s->workers[i]->waits_for_server - 1);
+				view_number(s, s->workers[i]->waits_for_server - 1));
 	return n;
 }
 

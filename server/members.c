@@ -66,10 +66,10 @@ static void say_address(struct member_link *l)
 	char address[TERN_ADDRESS_BYTES] = "";
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
-		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s, s:o*}", "type", "address", "server",
-				(json_int_t)s->opts.index, "address", address, "id",
-				s->opts.has_id ? json_integer(s->opts.id) : NULL));
+		tern_talk_say(
+			&l->talk, json_pack("{s:s, s:I, s:s, s:b}", "type", "address",
+					  "server", (json_int_t)s->opts.index, "address",
+					  address, "begun", s->opts.has_begun));
 }
 
 /* Tries again in a second. */
@@ -93,7 +93,7 @@ static void refused(struct member_link *l, const json_t *message)
 		text = "no reason given";
 	if (l->server->running || l->server->over)
 		return;
-	if (!later && !l->server->opts.has_id)
+	if (!later && !l->server->opts.has_begun)
 		server_fail(l->server, -EINVAL, "--join: the server at %s refuses: %s",
 			l->address, text);
 	else if (!l->said_waiting)
@@ -121,17 +121,6 @@ static void told_later(struct member_link *l)
 	say_address(l);
 }
 
-static void read_id(struct tern_server *s, const json_t *message)
-{
-	const json_t *id = json_object_get(message, "id");
-
-	if (s->opts.has_id || !json_is_integer(id) || json_integer_value(id) < 0 ||
-		json_integer_value(id) >= UINT32_MAX)
-		return;
-	s->opts.id = (uint32_t)json_integer_value(id);
-	s->opts.has_id = true;
-}
-
 static void link_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct member_link *l = tern_container_of(talk, struct member_link, talk);
@@ -146,7 +135,6 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		if (!l->server->running && view_on_abort(l->server, message))
 			server_fail(l->server, -EAGAIN, "the servers of the job change");
 	} else if (strcmp(type, "known") == 0) {
-		read_id(l->server, message);
 		server_note(l->server,
 			"the server at %s tells the workers this server's address",
 			l->address);
@@ -290,12 +278,12 @@ static void tell_all(const struct server_peer *newcomer)
 }
 
 /* The server that has said that it is this one; NULL: none has. */
-static struct server_peer *find_newcomer(const struct tern_server *s, uint32_t index)
+static struct server_peer *find_newcomer(const struct tern_server *s, uint32_t number)
 {
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
-		if (p->address && p->index == index && !p->gone)
+		if (p->address && p->index == number && !p->gone)
 			return p;
 	}
 	return NULL;
@@ -319,21 +307,15 @@ const char *members_address_of(const struct tern_server *s, uint32_t index)
 
 /* True if the server is not lost, as far as this one knows: another one has said that it is that
  * server, or the steps have begun. Only server 0 knows of the others then. */
-static bool has_server(const struct tern_server *s, uint32_t index)
+static bool has_server(const struct tern_server *s, uint32_t number)
 {
-	if (find_newcomer(s, index))
+	if (find_newcomer(s, number))
 		return true;
 	if (!s->running)
 		return false;
 	if (s->index == 0)
-		return index < s->job.server_count && others_find(s, index);
-	return index > 0 || !s->to_zero->gone;
-}
-
-/* The server itself may be the one that the caller means to replace. */
-static bool is_own(const struct tern_server *s, uint32_t index)
-{
-	return index == (s->has_job ? s->index : s->opts.index);
+		return others_find_number(s, number);
+	return number > 0 || !s->to_zero->gone;
 }
 
 static bool is_printable(const char *text)
@@ -345,21 +327,17 @@ static bool is_printable(const char *text)
 }
 
 /* Keeps the newcomer's address. False: there is no memory, and it is refused. */
-static bool know(struct server_peer *p, uint32_t index, const char *address)
+static bool know(struct server_peer *p, uint32_t number, const char *address)
 {
-	uint32_t id = view_id(p->server, index);
-
 	p->address = strdup(address);
 	if (!p->address) {
 		server_refuse(p, "there is no memory for its address");
 		return false;
 	}
-	p->index = index;
-	p->added_id = UINT32_MAX;
-	view_moved(p->server, index, address);
+	p->index = number;
+	view_moved(p->server, number, address);
 	guests_leave(p);
-	tern_talk_say(&p->talk, json_pack("{s:s, s:o*}", "type", "known", "id",
-					id != UINT32_MAX ? json_integer(id) : NULL));
+	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
 	return true;
 }
 
@@ -385,12 +363,13 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			"it");
 		return;
 	}
-	index = view_number(s, json_object_get(message, "id"), (uint32_t)index);
-	if (index == UINT32_MAX) {
+	if (!view_has(s, (uint32_t)index) &&
+		json_is_true(json_object_get(message, "begun"))) {
 		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "removed"));
 		return;
 	}
-	if (is_own(s, (uint32_t)index)) {
+	/* The sender may mean to replace this server itself. */
+	if (index == (json_int_t)view_own_number(s)) {
 		server_refuse(p,
 			"this is server %u itself: --join has the addresses of others",
 			(unsigned)index);
@@ -400,7 +379,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		guests_ask_later(p);
 		return;
 	}
-	if (view_is_next(s, (uint32_t)index)) {
+	if (!view_has(s, (uint32_t)index)) {
 		if (view_may_add(p, (uint32_t)index) && know(p, (uint32_t)index, address))
 			view_add(p);
 		return;

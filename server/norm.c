@@ -154,7 +154,7 @@ static void share_arrived(struct tern_req *req)
 		server_fail(s, -EPROTO,
 			"server %u sent %llu bytes for the norm: expected %zu, a number "
 			"for each of its chunks",
-			share->index, (unsigned long long)req->bytes,
+			view_number(s, share->index), (unsigned long long)req->bytes,
 			chunks_of(s, share->index) * sizeof(double));
 		return;
 	}
@@ -203,8 +203,8 @@ static void open_exchange(struct tern_server *s)
 		if (!chunks_of(s, i))
 			continue;
 		if (!other) {
-			server_fail(
-				s, -EPIPE, "server %u left in the middle of the job", i);
+			server_fail(s, -EPIPE, "server %u left in the middle of the job",
+				view_number(s, i));
 			return;
 		}
 		share->server = s;

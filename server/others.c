@@ -89,7 +89,7 @@ int others_connect(struct tern_server *s)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	snprintf(name, sizeof(name), "server %u", s->index);
+	snprintf(name, sizeof(name), "server %u", view_own_number(s));
 	p->server = s;
 	p->talk.pool = s->talk_pool;
 	p->talk.ctx = s->opts.ctx;
@@ -125,6 +125,14 @@ struct server_peer *others_find(const struct tern_server *s, uint32_t index)
 		if (p->is_server && p->index == index && !p->gone)
 			return p;
 	}
+	return NULL;
+}
+
+struct server_peer *others_find_number(const struct tern_server *s, uint32_t number)
+{
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (view_number(s, i) == number)
+			return others_find(s, i);
 	return NULL;
 }
 

@@ -430,7 +430,6 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		return -ENOMEM;
 	s->opts = *opts;
 	s->finisher = -1;
-	s->next_index = UINT32_MAX;
 	if (opts->view)
 		s->view = *opts->view;
 	s->env = tern_context_env(opts->ctx);
@@ -476,11 +475,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 {
 	*out = s->stats;
 	out->has_job = s->has_job;
-	out->index = s->has_job ? s->index : s->opts.index;
-	if (s->next_index != UINT32_MAX)
-		out->index = s->next_index;
-	out->id = view_own_id(s);
-	out->has_id = out->id != UINT32_MAX;
+	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)

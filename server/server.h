@@ -76,9 +76,8 @@ struct tern_server_history {
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
-	bool has_job; /* a worker has joined */
-	/* Number of this server; after the end with -EAGAIN: of the one in its place. */
-	uint32_t index;
+	bool has_job;          /* a worker has joined */
+	uint32_t index;        /* number of this server (ps/view.h) */
 	uint32_t server_count; /* of the job; 0: not known */
 	/* Server 0 begins with this snapshot, and this server has found another one: the next
 	 * one in its place begins with server 0's. Step 0: it has found none. */
@@ -86,8 +85,6 @@ struct tern_server_stats {
 	uint32_t told_number;
 	/* The job goes on without this server (view.c). */
 	bool drained;
-	uint32_t id; /* of this server; has_id: it is known */
-	bool has_id;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
@@ -125,6 +122,7 @@ struct tern_server_opts {
 	bool goes_back;
 	/* The job has begun before, and was to go back. (A worker may tell that, too.) */
 	bool returns;
+	bool has_begun; /* it has begun with this process */
 	/* The steps of such a job begin although workers have not come, if at least one has, for
 	 * so long: their slots are others' until they come. 0: they begin with all workers. */
 	uint64_t absent_ns;
@@ -136,10 +134,7 @@ struct tern_server_opts {
 	 * tern_server_new() returns, its strings until the server is freed. */
 	const char *const *members;
 	uint32_t member_count;
-	/* Number of this server, before a job tells it, and its id (ps/view.h) if it is known from
-	 * the server in whose place this one is: has_id. */
-	uint32_t index, id;
-	bool has_id;
+	uint32_t index; /* number of this server (ps/view.h), before a job tells it */
 	/* Owned by the caller, and used by this server until it is freed; NULL: none is kept
 	 * when this server is freed. */
 	struct tern_server_history *history;
@@ -204,10 +199,10 @@ void tern_server_describe(struct tern_server *server, char *text, size_t bytes);
  * takes a snapshot instead, and then goes back to it, which ended() is told. */
 void tern_server_stop(struct tern_server *server, const char *why, bool save);
 
-/* Removes server `index`, which may be lost, from a job that may go back: it goes back to a
+/* Removes server `number`, which may be lost, from a job that may go back: it goes back to a
  * snapshot that is taken for this, and goes on without the server. Only on server 0. Returns why
  * not, or NULL. */
-const char *tern_server_drain(struct tern_server *server, uint32_t index);
+const char *tern_server_drain(struct tern_server *server, uint32_t number);
 
 /* Takes a snapshot now, if the options have a directory and the steps have begun. Any server
  * of the job may be asked. */

@@ -98,10 +98,11 @@ struct server_peer {
 	/* The address of a server that comes in the place of a lost one (members.c); NULL: the peer
 	 * is no such server. */
 	char *address;
-	uint32_t added_id; /* if it is to be added (view.c): its id; else UINT32_MAX */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
-	uint32_t index; /* number of this worker or server in the job */
+	/* Number of this worker; index of this server in the job, but if it has told its address
+	 * (`address`) its number. */
+	uint32_t index;
 	/* sync: number of slots that the worker owns; valid only while sync.c counts
 	 * them. */
 	uint32_t slot_count;
@@ -409,8 +410,7 @@ struct tern_server {
 	/* view.c: the newest view that is known; number 0: that of the users. On server 0 the next
 	 * one, if it has a higher number. */
 	struct tern_view view, next_view;
-	uint32_t next_index; /* in the newest view; UINT32_MAX: as before */
-	bool failed_last;    /* the last worker that was lost has failed by itself */
+	bool failed_last; /* the last worker that was lost has failed by itself */
 	struct tern_timer back_timer;
 	struct member_link *member_links; /* members.c; NULL: there are none */
 	struct tern_timer zero_timer;     /* start.c: next attempt to reach server 0 */
@@ -767,28 +767,25 @@ void members_left(struct server_peer *p);
 /* Compares the view of a worker that joins with this server's. False: the worker was told a newer
  * one, or is asked to come again. */
 bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job);
+/* The number of server `index` of the job, and of this server: their names for users. */
+uint32_t view_number(const struct tern_server *s, uint32_t index);
+uint32_t view_own_number(const struct tern_server *s);
+/* True if the newest view has a server of this number, or no view is known. */
+bool view_has(const struct tern_server *s, uint32_t number);
 /* The job goes back: with the next view, if there is one. */
 void view_go(struct tern_server *s);
-/* The newest view as JSON, for processes that are told to go back; NULL: there is none, or no memory. */
+/* The newest view as JSON, for processes that are told to go back; NULL: there is none, or no
+ * memory. */
 json_t *view_for(const struct tern_server *s);
 /* Takes a newer view from a message that says that the job goes back. False: it has none. */
 bool view_on_abort(struct tern_server *s, const json_t *message);
-/* The id of this server; UINT32_MAX: not known. */
-uint32_t view_own_id(const struct tern_server *s);
-/* The id of server `index`; UINT32_MAX: not known, since this server knows no view. */
-uint32_t view_id(const struct tern_server *s, uint32_t index);
-/* The number in the present view of a server that says its id, or, if that is not an integer, its number. Returns
- * UINT32_MAX for one that was removed. */
-uint32_t view_number(const struct tern_server *s, const json_t *id, uint32_t index);
-/* True if no server has this number yet. */
-bool view_is_next(const struct tern_server *s, uint32_t index);
-/* False: p cannot be added as this server, and is told why, or will ask again. */
-bool view_may_add(struct server_peer *p, uint32_t index);
+/* A server is at another address now. */
+void view_moved(struct tern_server *s, uint32_t number, const char *address);
+/* False: p cannot be added as server `number`, and is told why, or will ask again. */
+bool view_may_add(struct server_peer *p, uint32_t number);
 /* Adds a server, whose number and address are known, to the next view. */
 void view_add(struct server_peer *newcomer);
-/* A server is at another address now. */
-void view_moved(struct tern_server *s, uint32_t index, const char *address);
-/* The connection of a server that was to be added has ended. */
+/* The connection of a server has ended that had told its address. */
 void view_newcomer_left(struct server_peer *p);
 void view_on_drain(struct server_peer *p, const json_t *message);
 
@@ -842,6 +839,8 @@ int others_connect(struct tern_server *s);
 void others_lost(struct server_peer *p, int status, const char *name);
 bool others_are_connected(const struct tern_server *s);
 struct server_peer *others_find(const struct tern_server *s, uint32_t index);
+/* The same, by number (ps/view.h). */
+struct server_peer *others_find_number(const struct tern_server *s, uint32_t number);
 
 /* skip.c */
 /* A gradient of `from` has come under `step`, and its marks follow (ps/marks.h): receives

@@ -334,7 +334,8 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	snprintf(why->text, sizeof(why->text),
 		"no room for the parameters: server %u's share of them has %llu bytes, "
 		"and it keeps %llu copies; it can hold %llu bytes: use more servers",
-		index, (unsigned long long)(share.element_count * sizeof(float)),
+		tern_view_number(job, index),
+		(unsigned long long)(share.element_count * sizeof(float)),
 		(unsigned long long)vectors_of(s, job), (unsigned long long)most);
 	return -E2BIG;
 }

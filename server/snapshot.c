@@ -117,7 +117,7 @@ static void fail(struct tern_server *s, const char *what, int status)
 {
 	char why[300];
 
-	snprintf(why, sizeof(why), "server %u: %.160s: %s", s->index, what,
+	snprintf(why, sizeof(why), "server %u: %.160s: %s", view_own_number(s), what,
 		status == -ENOMEM ? "no memory" : strerror(-status));
 	finish(s, why, false);
 }

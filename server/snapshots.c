@@ -219,7 +219,8 @@ static void say_slow(struct tern_timer *timer)
 	while (i < s->job.server_count && n->reported[i])
 		i++;
 	if (n->state == SNAPSHOTS_TAKING)
-		snprintf(whose, sizeof(whose), "the part of server %u", i);
+		snprintf(
+			whose, sizeof(whose), "the part of server %u", view_number(s, i));
 	server_warn(s,
 		"the snapshot of step %llu is being taken for %llu s, and waits for %s",
 		(unsigned long long)n->id.step,

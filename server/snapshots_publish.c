@@ -332,7 +332,7 @@ static void looked(struct tern_file_op *op)
 		fail(s,
 			"the part of server %u is not in %.150s as server 0 sees it: all "
 			"servers need the same directory",
-			missing, s->opts.snapshots.directory);
+			view_number(s, missing), s->opts.snapshots.directory);
 		return;
 	}
 	if (!n->owned)

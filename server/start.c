@@ -163,7 +163,7 @@ void start_on_again(struct tern_server *s)
 			"server 0 at %s has had no job for %u s, though all workers have "
 			"joined server %u: the first of --join must lead to server 0 on "
 			"every host, and the workers must reach it",
-			s->to_zero->zero, START_AGAIN_MAX, s->index);
+			s->to_zero->zero, START_AGAIN_MAX, view_own_number(s));
 }
 
 /* ---- who is waited for ---- */
@@ -181,7 +181,7 @@ size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 			start_find_present(s)->zero);
 	for (uint32_t i = 1; n == 0 && i < s->job.server_count; i++)
 		if (!others_find(s, i))
-			n = (size_t)snprintf(text, bytes, "server %u", i);
+			n = (size_t)snprintf(text, bytes, "server %u", view_number(s, i));
 	return n;
 }
 
@@ -337,7 +337,7 @@ void start_on_start(struct tern_server *s)
 		server_fail(s, -EPROTO,
 			"server 0 began the steps, but only %u of %u workers have joined "
 			"server %u",
-			s->joined_count, s->job.workers, s->index);
+			s->joined_count, s->job.workers, view_own_number(s));
 	else
 		start(s);
 }

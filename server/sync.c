@@ -517,7 +517,7 @@ static void widen_staging(struct tern_server *s)
 			"server %u needs room for %u gradients of its share, %llu bytes; "
 			"a server takes at most %llu for them, whatever its memory: use "
 			"more servers, or as many workers as slots",
-			s->job.slots, s->job.workers - s->lost_count, s->index,
+			s->job.slots, s->job.workers - s->lost_count, view_own_number(s),
 			s->held_most, (unsigned long long)s->staging_most, STAGING_MOST);
 		return;
 	}
@@ -578,7 +578,8 @@ static void chunk_wanted(struct chunk *c, uint32_t slot)
 			"need %llu bytes beyond the %llu bytes that server %u has "
 			"reserved, and it can hold %llu: use more servers",
 			(unsigned long long)s->wanted_bytes,
-			(unsigned long long)s->staging_bytes, s->index, STAGING_MOST);
+			(unsigned long long)s->staging_bytes, view_own_number(s),
+			STAGING_MOST);
 	else if (c->state == CHUNK_GATHERING && !g->from)
 		receive(c, slot);
 }

@@ -58,62 +58,55 @@ bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job)
 	return false;
 }
 
-void view_moved(struct tern_server *s, uint32_t index, const char *address)
+uint32_t view_number(const struct tern_server *s, uint32_t index)
 {
-	if (index < s->view.count && tern_view_is_added(s->view.ids[index]))
-		snprintf(s->view.servers[index], sizeof(s->view.servers[0]), "%s",
-			address);
+	return tern_view_number(&s->job, index);
 }
 
-/* False: there is no job, or the workers leave it, since its view is older. */
-static bool job_is_newest(const struct tern_server *s)
+uint32_t view_own_number(const struct tern_server *s)
 {
-	return s->has_job && s->job.view == s->view.number;
+	return s->has_job ? view_number(s, s->index) : s->opts.index;
 }
 
-uint32_t view_id(const struct tern_server *s, uint32_t index)
+/* The newest view; false: none is known. The job may be one that its workers leave, since its view
+ * is older. */
+static bool find_newest(const struct tern_server *s, struct tern_view *out)
 {
-	if (!job_is_newest(s))
-		return index < s->view.count ? s->view.ids[index] : UINT32_MAX;
-	if (index >= s->job.server_count)
-		return UINT32_MAX;
-	return s->job.view ? s->job.ids[index] : index;
+	if (s->has_job && s->job.view == s->view.number)
+		tern_view_of_job(&s->job, out);
+	else if (s->view.number)
+		*out = s->view;
+	else
+		return false;
+	return true;
 }
 
-/* Before the steps a worker with an old view may have brought the job. */
-uint32_t view_own_id(const struct tern_server *s)
+bool view_has(const struct tern_server *s, uint32_t number)
 {
-	if (s->running)
-		return view_id(s, s->index);
-	return s->opts.has_id ? s->opts.id : UINT32_MAX;
+	struct tern_view view;
+
+	return !find_newest(s, &view) || tern_view_find(&view, number) != UINT32_MAX;
 }
 
-uint32_t view_number(const struct tern_server *s, const json_t *id, uint32_t index)
+void view_moved(struct tern_server *s, uint32_t number, const char *address)
 {
-	json_int_t n = json_integer_value(id);
+	uint32_t i = s->view.number ? tern_view_find(&s->view, number) : UINT32_MAX;
 
-	if (!json_is_integer(id) || n < 0 || s->view.number == 0 || n >= s->view.id_count)
-		return index;
-	return tern_view_find(&s->view, (uint32_t)n);
+	if (i != UINT32_MAX && s->view.added[i])
+		snprintf(s->view.servers[i], sizeof(s->view.servers[i]), "%s", address);
 }
 
 /* ---- the next view ---- */
 
-/* The next view is one behind the present one: makes it, or goes on with one that waits for its
- * snapshot already. False: the present one is not known. */
+/* Makes the next view, or goes on with one that waits for its snapshot already. False: the present
+ * one is not known. */
 static bool prepare_next(struct tern_server *s)
 {
-	struct tern_view *next = &s->next_view;
-
-	if (next->number > s->view.number)
+	if (s->next_view.number > s->view.number)
 		return true;
-	if (job_is_newest(s))
-		tern_view_of_job(&s->job, next);
-	else if (s->view.number)
-		*next = s->view;
-	else
+	if (!find_newest(s, &s->next_view))
 		return false;
-	next->number++;
+	s->next_view.number++;
 	return true;
 }
 
@@ -140,49 +133,39 @@ json_t *view_for(const struct tern_server *s)
 
 bool view_on_abort(struct tern_server *s, const json_t *message)
 {
-	uint32_t id = view_own_id(s);
 	struct tern_view view;
 
 	if (!tern_view_read(json_object_get(message, "view"), &view) ||
 		view.number <= s->view.number)
 		return false;
 	s->view = view;
-	if (id == UINT32_MAX)
-		return true;
-	s->next_index = tern_view_find(&view, id);
-	s->stats.drained = s->next_index == UINT32_MAX;
+	s->stats.drained = (s->running || s->opts.has_begun) &&
+			   tern_view_find(&view, view_own_number(s)) == UINT32_MAX;
 	return true;
 }
 
 /* ---- adding ---- */
 
-bool view_is_next(const struct tern_server *s, uint32_t index)
-{
-	return s->opts.goes_back && s->has_job && index >= s->job.server_count;
-}
-
-bool view_may_add(struct server_peer *p, uint32_t index)
+bool view_may_add(struct server_peer *p, uint32_t number)
 {
 	struct tern_server *s = p->server;
 	const struct server_peer *worker = start_find_present(s);
 
 	if (s->index != 0)
 		server_refuse_for_now(p,
-			"it is to be added, and only server 0 adds servers: --join %s",
-			worker ? worker->zero : "its address");
-	else if (!s->running || s->over)
+			"server %u is not in the job, and only server 0 adds servers: "
+			"--join %s",
+			number, worker ? worker->zero : "its address");
+	else if (!s->running || s->over || !prepare_next(s))
 		guests_ask_later(p);
 	else if (!back_is_possible(s))
 		server_refuse(p,
 			"the job cannot go on from a snapshot, and so not with another "
 			"server: all servers need --snapshots, and nobody --server-wait "
 			"0");
-	else if (!prepare_next(s) || index > s->next_view.count)
-		server_refuse_for_now(p,
-			"the job has the servers 0 to %u, and the next one is server %u",
-			s->next_view.count - 1, s->next_view.count);
-	else if (index < s->next_view.count) /* another newcomer has this number */
-		guests_ask_later(p);
+	else if (s->next_view.count == TERN_SERVERS_MAX ||
+		 tern_view_find(&s->next_view, number) != UINT32_MAX)
+		guests_ask_later(p); /* another newcomer has this number */
 	else
 		return true;
 	return false;
@@ -190,11 +173,9 @@ bool view_may_add(struct server_peer *p, uint32_t index)
 
 void view_add(struct server_peer *newcomer)
 {
-	struct tern_view *next = &newcomer->server->next_view;
 	char why[300];
 
-	newcomer->added_id = next->id_count;
-	tern_view_add(next, newcomer->address);
+	tern_view_add(&newcomer->server->next_view, newcomer->index, newcomer->address);
 	snprintf(why, sizeof(why), "server %u at %s is added", newcomer->index,
 		newcomer->address);
 	change(newcomer->server, why);
@@ -203,16 +184,17 @@ void view_add(struct server_peer *newcomer)
 void view_newcomer_left(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
-	uint32_t index = tern_view_find(&s->next_view, p->added_id);
+	uint32_t index = tern_view_find(&s->next_view, p->index);
 
-	if (!s->over && s->next_view.number > s->view.number && index != UINT32_MAX)
+	if (!s->over && s->running && s->next_view.number > s->view.number &&
+		index != UINT32_MAX && !view_has(s, p->index))
 		tern_view_remove(&s->next_view, index);
 }
 
 /* ---- removing ---- */
 
 /* Says why no server can be removed now, or not this one. NULL: it can. */
-static const char *why_not(struct tern_server *s, uint32_t index)
+static const char *why_not(struct tern_server *s, uint32_t number)
 {
 	if (s->has_job ? s->index != 0 : s->opts.index != 0)
 		return "only server 0 removes servers: --join has its address";
@@ -222,28 +204,28 @@ static const char *why_not(struct tern_server *s, uint32_t index)
 		       "0";
 	if (s->over || s->bye_count > 0)
 		return "the job is ending";
-	if (index == 0)
+	if (number == 0)
 		return "server 0 decides which servers the job has, and stays";
 	if (!prepare_next(s))
 		return "no worker has told it the job yet";
-	if (view_id(s, index) == UINT32_MAX)
+	if (!view_has(s, number))
 		return "the job has no server of this number";
 	return NULL;
 }
 
-const char *tern_server_drain(struct tern_server *s, uint32_t index)
+const char *tern_server_drain(struct tern_server *s, uint32_t number)
 {
-	const char *text = why_not(s, index);
+	const char *text = why_not(s, number);
 	char why[100];
-	uint32_t at;
+	uint32_t index;
 
 	if (text)
 		return text;
-	at = tern_view_find(&s->next_view, view_id(s, index));
-	if (at == UINT32_MAX) /* it is removed already */
+	index = tern_view_find(&s->next_view, number);
+	if (index == UINT32_MAX) /* it is removed already */
 		return NULL;
-	tern_view_remove(&s->next_view, at);
-	snprintf(why, sizeof(why), "server %u is removed from the job", index);
+	tern_view_remove(&s->next_view, index);
+	snprintf(why, sizeof(why), "server %u is removed from the job", number);
 	change(s, why);
 	return NULL;
 }
@@ -251,11 +233,11 @@ const char *tern_server_drain(struct tern_server *s, uint32_t index)
 void view_on_drain(struct server_peer *p, const json_t *message)
 {
 	const json_t *number = json_object_get(message, "server");
-	json_int_t index = json_integer_value(number);
+	json_int_t n = json_integer_value(number);
 	const char *text = "its message \"drain\" has no number of a server";
 
-	if (json_is_integer(number) && index >= 0 && index < TERN_SERVERS_MAX)
-		text = tern_server_drain(p->server, (uint32_t)index);
+	if (json_is_integer(number) && n >= 0 && n < TERN_SERVERS_MAX)
+		text = tern_server_drain(p->server, (uint32_t)n);
 	if (text)
 		server_refuse(p, "%s", text);
 	else

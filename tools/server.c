@@ -100,8 +100,6 @@ struct server_role {
 	struct tern_server_history history;
 	struct servers members; /* of --join */
 	struct tern_view view;  /* newest one that is known of the job's servers */
-	uint32_t id;            /* of this server in the view; has_id: it is known */
-	bool has_id;
 	uint32_t index; /* its number: --index, until the job's workers say another */
 };
 
@@ -300,8 +298,6 @@ static bool goes_back(struct server_role *s, const char *text)
 
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
-	s->id = stats.id;
-	s->has_id = stats.has_id;
 	s->view = *tern_server_view(s->server);
 	follow(s, &stats);
 	if (stats.drained) {
@@ -436,13 +432,12 @@ static int start(struct server_role *s)
 		.resume = find_resume(s),
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
 		.returns = s->has_begun || settings->join,
+		.has_begun = s->has_begun,
 		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.view = &s->view,
 		.members = members,
 		.member_count = s->members.count,
 		.index = s->index,
-		.id = s->id,
-		.has_id = s->has_id,
 		.history = &s->history,
 		.saving = saving,
 		.snapshot = snapshot,

@@ -385,11 +385,11 @@ static bool may_come_again(struct worker_role *w)
 static void moved(void *arg, uint32_t server, const char *address)
 {
 	struct worker_role *w = arg;
-	uint32_t id = w->view.ids[server];
+	uint32_t index = tern_view_find(&w->view, server);
 
-	snprintf(w->view.servers[server], sizeof(w->view.servers[server]), "%s", address);
-	if (!tern_view_is_added(id))
-		snprintf(w->named.address[id], sizeof(w->named.address[id]), "%s",
+	snprintf(w->view.servers[index], sizeof(w->view.servers[index]), "%s", address);
+	if (!w->view.added[index])
+		snprintf(w->named.address[server], sizeof(w->named.address[server]), "%s",
 			address);
 }
 

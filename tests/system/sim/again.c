@@ -38,24 +38,10 @@ static bool is_lost(const struct member *m)
 
 /* ---- which servers the job has ---- */
 
-/* Which member the server in a view is. */
-static unsigned member_of(const struct tern_view *view, uint32_t index)
+/* True if the view, NULL for the first one, has server i. */
+static bool has_server(const struct tern_view *view, unsigned i)
 {
-	unsigned generation, i = view->ids[index];
-
-	if (tern_view_is_added(i) &&
-		sscanf(view->servers[index], "sim://server-%u-%u", &generation, &i) != 2)
-		tern_never("the address of a member");
-	return i;
-}
-
-/* The number of server i's in a view, NULL for the first one; UINT32_MAX: it has none. */
-static unsigned number_in(const struct tern_view *view, unsigned i)
-{
-	for (uint32_t k = 0; view && k < view->count; k++)
-		if (member_of(view, k) == i)
-			return k;
-	return view ? UINT32_MAX : i;
+	return !view || tern_view_find(view, i) != UINT32_MAX;
 }
 
 /* The view that the process knows; NULL: only the first, or it tells nobody, since it is lost, or a
@@ -67,10 +53,9 @@ static const struct tern_view *view_of(const struct job *j, const struct member 
 
 	if (is_lost(m) || !view || view->number == 0)
 		return NULL;
-	return is_server(j, m) &&
-			       number_in(view, (unsigned)(m - j->members)) == UINT32_MAX
-		       ? NULL
-		       : view;
+	if (is_server(j, m) && !has_server(view, (unsigned)(m - j->members)))
+		return NULL;
+	return view;
 }
 
 /* The newest view that a process knows; NULL: the first. */
@@ -94,15 +79,9 @@ static unsigned server_count(const struct job *j)
 	return view ? view->count : j->servers;
 }
 
-/* The number of the member's server in the newest view; UINT32_MAX: it was removed. */
-static unsigned number_of(const struct job *j, const struct member *m)
-{
-	return number_in(newest_view(j), (unsigned)(m - j->members));
-}
-
 static bool is_removed(const struct job *j, const struct member *m)
 {
-	return is_server(j, m) && number_of(j, m) == UINT32_MAX;
+	return is_server(j, m) && !has_server(newest_view(j), (unsigned)(m - j->members));
 }
 
 /* A worker that heard of a loss before the first welcome, or was refused at the end of a job that
@@ -141,11 +120,11 @@ bool job_is_too_late(const struct job *j, const struct member *m)
 void job_on_moved(void *member, uint32_t server, const char *address)
 {
 	struct member *m = member;
-	uint32_t id = m->view->ids[server];
+	uint32_t index = tern_view_find(m->view, server);
 
-	snprintf(m->view->servers[server], sizeof(m->view->servers[0]), "%s", address);
-	if (!tern_view_is_added(id))
-		snprintf(m->servers[id], sizeof(m->servers[0]), "%s", address);
+	snprintf(m->view->servers[index], sizeof(m->view->servers[0]), "%s", address);
+	if (!m->view->added[index])
+		snprintf(m->servers[server], sizeof(m->servers[0]), "%s", address);
 }
 
 bool job_on_viewed(void *member, const struct tern_view *view)
@@ -175,7 +154,7 @@ static bool knows_others(
 	if (view->number != (newest ? newest->number : 0))
 		return false;
 	for (uint32_t k = 0; k < view->count; k++) {
-		unsigned i = member_of(view, k);
+		unsigned i = view->numbers[k];
 
 		if (&j->members[i] != server &&
 			strcmp(view->servers[k], j->addresses[i]) != 0)
@@ -204,8 +183,7 @@ static unsigned find_other(const struct job *j, unsigned server)
 		next = view;
 
 	for (unsigned i = 0; i < j->servers; i++) {
-		if (i == server || number_in(view, i) == UINT32_MAX ||
-			number_in(next, i) == UINT32_MAX)
+		if (i == server || !has_server(view, i) || !has_server(next, i))
 			continue;
 		if (is_lost(&j->members[i]))
 			return UINT32_MAX;
@@ -228,8 +206,7 @@ static void bury(struct job *j, struct member *m)
 	*m = (struct member){.index = old->index,
 		.again = true,
 		.shown = 0,
-		.id = old->id,
-		.has_id = old->has_id,
+		.has_begun = old->has_begun,
 		.servers = old->servers,
 		.view = old->view};
 	j->former[j->former_count - 1].servers = NULL;
@@ -252,30 +229,14 @@ static void follow(
 static void keep_view(struct member *m)
 {
 	const struct tern_view *view = tern_server_view(m->server);
-	struct tern_server_stats stats;
 
 	free(TERN_TAKE(m->view));
-	m->has_id = false;
-	if (is_lost(m))
-		return;
-	tern_server_stats(m->server, &stats);
-	m->id = stats.id;
-	m->has_id = stats.has_id;
-	m->index = stats.index;
-	if (view->number == 0)
+	m->has_begun = !is_lost(m) && (m->has_begun || m->server->running);
+	if (is_lost(m) || view->number == 0)
 		return;
 	m->view = malloc(sizeof(*view));
 	tern_assert(m->view);
 	*m->view = *view;
-}
-
-/* The number of a server that is to be added. */
-static unsigned next_number(const struct job *j)
-{
-	const struct tern_server *zero = j->members[0].server;
-
-	return zero->next_view.number > zero->view.number ? zero->next_view.count
-							  : server_count(j);
 }
 
 static void start_server(struct job *j, struct member *m)
@@ -290,7 +251,6 @@ static void start_server(struct job *j, struct member *m)
 	tern_server_stats(m->server, &stats);
 	if (is_lost(m))
 		stats.told_step = 0;
-	m->index = added ? next_number(j) : number_of(j, m);
 	other = added ? 0 : other;
 	keep_view(m);
 	bury(j, m);
@@ -393,13 +353,15 @@ static void lose_one(struct job *j)
 static void remove_one(struct job *j)
 {
 	struct member *zero = &j->members[0];
-	unsigned count = server_count(j);
+	const struct tern_view *view;
+	unsigned count = server_count(j), i;
 
 	if (is_lost(zero) || zero->ended || count < 2 || is_complete(j) ||
 		!others_are_known(j, NULL))
 		return;
-	if (!tern_server_drain(zero->server,
-		    1 + (unsigned)tern_rng_below(tern_sim_rng(j->sim), count - 1)))
+	view = newest_view(j);
+	i = 1 + (unsigned)tern_rng_below(tern_sim_rng(j->sim), count - 1);
+	if (!tern_server_drain(zero->server, view ? view->numbers[i] : i))
 		j->drains--;
 	j->has_lost = true;
 }

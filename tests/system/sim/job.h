@@ -30,9 +30,7 @@ struct member {
 	struct program *program;
 	struct tern_updater *updater;
 	unsigned index; /* of a server or worker */
-	uint32_t
-		id; /* of a server that was made anew, if it is known: has_id (ps/view.h) */
-	bool has_id;
+	bool has_begun; /* of a server: the steps have begun with its process */
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
 	/* A worker in the place of one that was lost during the steps; or a lost one in whose
