@@ -26,6 +26,7 @@ static const struct command *const commands[] = {
 	&evaluator_command,
 	&status_command,
 	&top_command,
+	&drain_command,
 	&checkpoint_command,
 	&bench_command,
 	&info_command,

@@ -166,10 +166,10 @@ static void show(struct output *out, const char *who, const json_t *event)
 		show_start(out, event);
 	else if (strcmp(name, "listening") == 0)
 		output_line(out, "listening at %s", text_of(event, "address"));
-	else if (strcmp(name, "note") == 0 || strcmp(name, "waiting") == 0 ||
-		 strcmp(name, "lost") == 0 || strcmp(name, "came") == 0 ||
-		 strcmp(name, "back") == 0 || strcmp(name, "snapshot") == 0 ||
-		 strcmp(name, "restart") == 0)
+	else if (strcmp(name, "note") == 0 || strcmp(name, "draining") == 0 ||
+		 strcmp(name, "waiting") == 0 || strcmp(name, "lost") == 0 ||
+		 strcmp(name, "came") == 0 || strcmp(name, "back") == 0 ||
+		 strcmp(name, "snapshot") == 0 || strcmp(name, "restart") == 0)
 		output_line(out, "%s", text_of(event, "text"));
 	else if (strcmp(name, "warning") == 0)
 		output_line(out, "warning: %s", text_of(event, "text"));
