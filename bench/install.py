@@ -5,7 +5,7 @@ machine of the verbs question needs, perftest among it.
 
 What cannot be had does not stop the others: it is a row "missing: why" in the report.
 
-Tests use some of it, too: install.py [torch] [torch-2.11] [jax] [nixl] [nccl] [ray] installs these alone.
+Tests use some of it, too: install.py [torch] [torch-2.11] [jax] [nixl] [nccl] [ray] [tensorboard] installs these alone.
 """
 import dataclasses
 import os
@@ -70,6 +70,7 @@ TORCH_2_11 = Environment(BUILD / "torch-2.11", TORCH_2_11_WHEEL, "1.5 GB", ("--n
 JAX = Environment(BUILD / "jax", JAX_WHEEL, "0.6 GB")
 NCCL = Environment(BUILD / "nccl", NCCL_WHEEL, "0.4 GB", ("--no-deps",))
 RAY = Environment(BUILD / "ray", "ray==2.60.0", "0.3 GB")
+TENSORBOARD = Environment(BUILD / "tensorboard", "tensorboard==2.21.0", "0.2 GB")
 NIXL = Environment(BUILD / "nixl", f"nixl-cu12=={NIXL_WHEELS['nixl-cu12']}", "70 MB", ("--no-deps",))
 
 # Package, and a file or program that shows that it is there.
@@ -203,7 +204,8 @@ def ray(say):
 
 
 # By name. Each takes a function that prints a line, and returns why it failed, or "".
-FROM_PYPI = {"torch": TORCH.install, "torch-2.11": torch_2_11, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install, "ray": ray}
+FROM_PYPI = {"torch": TORCH.install, "torch-2.11": torch_2_11, "jax": JAX.install, "nixl": nixl, "nccl": NCCL.install,
+             "ray": ray, "tensorboard": TENSORBOARD.install}
 # Packages of ./run test plugins, in the order of their installation.
 PLUGINS = ("torch", "torch-2.11", "jax", "nixl", "nccl", "ray")
 

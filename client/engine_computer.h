@@ -34,6 +34,8 @@ struct engine_computer_opts {
 	uint64_t eval_every;
 	bool (*is_evaluator)(void *arg);
 	void (*evaluated)(void *arg, uint64_t step, double loss, double accuracy);
+	/* Gets the results of the final parameters, if there is test data; may be NULL. */
+	void (*tested)(void *arg, double loss, double accuracy);
 	uint32_t write_count; /* charlm: number of symbols that the model shall write */
 	/* Gets lines that the engine has left in engine->note; may be NULL. */
 	void (*note)(void *arg, const char *text);

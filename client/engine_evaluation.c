@@ -147,6 +147,9 @@ static void ran(struct tern_task *task)
 
 	engine_say_note(c);
 	c->results.written = c->written;
+	if (c->evaluation_status == 0 && c->opts.test && c->opts.tested)
+		c->opts.tested(
+			c->opts.arg, c->results.test_loss, c->results.test_accuracy);
 	tern_evaluation_end(c->evaluation, c->evaluation_status, c->opts.engine->error);
 }
 

@@ -17,7 +17,9 @@
 struct tern_metric {
 	char name[TERN_METRIC_NAME_MAX + 1];
 	double value;
-	uint64_t step; /* number of steps that were done when it was told */
+	/* Number of steps that were done when it was told: on a worker in async mode of its
+	 * own, else of the job. */
+	uint64_t step;
 };
 
 struct tern_metrics {

@@ -35,30 +35,41 @@ static bool read_loss(struct server_peer *p, const json_t *message)
 	return true;
 }
 
+static uint64_t steps_made(const struct tern_server *s)
+{
+	struct tern_server_stats stats;
+
+	tern_server_stats(s, &stats);
+	return stats.steps;
+}
+
 /* Takes one metric. In sync mode the newest step counts, whoever is heard last: a worker may
- * be behind the others. */
+ * be behind the others. In async mode a worker tells its own steps, which say nothing of the
+ * job's: a metric is of the step at which it is heard. */
 static bool read_metric(struct tern_server *s, const json_t *triple)
 {
 	const char *name = json_string_value(json_array_get(triple, 0));
-	const json_t *step = json_array_get(triple, 2);
+	const json_t *told = json_array_get(triple, 2);
+	bool sync = s->job.mode == TERN_MODE_SYNC;
 	struct tern_metric *m;
+	uint64_t step;
 	double value;
 
 	if (!tern_metric_is_name(name) ||
 		!tern_metric_read(json_array_get(triple, 1), &value) ||
-		!json_is_integer(step) || json_integer_value(step) < 0 ||
-		(uint64_t)json_integer_value(step) > s->job.steps)
+		!json_is_integer(told) || json_integer_value(told) < 0 ||
+		(uint64_t)json_integer_value(told) > s->job.steps)
 		return false;
+	step = sync ? (uint64_t)json_integer_value(told) : steps_made(s);
 	m = tern_metrics_get(&s->metrics, name);
 	if (!m && !s->metric_refused)
 		server_note(s, "the metric %s is not shown: a job has at most %u of them",
 			name, TERN_METRICS_MAX);
 	s->metric_refused = s->metric_refused || !m;
-	if (!m || (s->job.mode == TERN_MODE_SYNC &&
-			  (uint64_t)json_integer_value(step) < m->step))
+	if (!m || (sync && step < m->step))
 		return true;
 	m->value = value;
-	m->step = (uint64_t)json_integer_value(step);
+	m->step = step;
 	return true;
 }
 
@@ -138,14 +149,6 @@ static void report(struct tern_server *s, uint64_t step, const char *waits_for)
 			.staleness_max = s->stats.staleness_max,
 			.metrics = &s->metrics,
 			.waits_for = waits_for});
-}
-
-static uint64_t steps_made(const struct tern_server *s)
-{
-	struct tern_server_stats stats;
-
-	tern_server_stats(s, &stats);
-	return stats.steps;
 }
 
 static void tick(struct tern_timer *timer)

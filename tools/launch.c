@@ -68,6 +68,8 @@ int launch_check(
 
 	if (r == 0)
 		r = snapshots_check(&s->snapshots, error);
+	if (r == 0)
+		r = logdir_check(s->logdir, error);
 	if (r == 0 && !s->secret.insecure && !*secret->text)
 		r = make_secret(secret, error);
 	if (r == 0)
@@ -176,7 +178,7 @@ static void start_server(struct launch *l, unsigned index)
 	const struct fabric_settings *fabric = l->opts.fabric;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24];
 	struct snapshot_args snapshot_args;
-	const char *args[32 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[34 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--workers", workers, "--server-wait",
 		"0"};
@@ -210,6 +212,10 @@ static void start_server(struct launch *l, unsigned index)
 		args[n++] = "--insecure";
 	n += launch_add_secret(l, args + n);
 	n += snapshots_args(&s->snapshots, args + n, &snapshot_args);
+	if (s->logdir && index == 0) { /* server 0 is the one that writes */
+		args[n++] = "--logdir";
+		args[n++] = s->logdir;
+	}
 	args[n] = NULL;
 	launch_role(l, "server", index, args);
 }

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "tools/job.h"
+#include "tools/logdir.h"
 #include "tools/report.h"
 #include "tools/secret.h"
 #include "tools/snapshots.h"
@@ -38,7 +39,8 @@ struct launch_settings {
 	double worker_timeout_s;
 	uint64_t server_threads; /* 0: not given */
 	struct snapshot_settings snapshots;
-	uint64_t restarts; /* restart.h; UINT64_MAX: not given */
+	const char *logdir; /* NULL: not given */
+	uint64_t restarts;  /* restart.h; UINT64_MAX: not given */
 };
 
 /* How often something was started again in the last 10 minutes, and when last (restart.h). */
@@ -62,6 +64,7 @@ struct restarts {
 		THREADS_OPTION("server-threads", settings, field.server_threads),        \
 		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
 		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
+		LOGDIR_OPTION(settings, field.logdir),                                   \
 		OPTION(COUNT, "restarts", "K",                                           \
 			"start a worker again that was killed, at most K times in 10 "   \
 			"minutes; with --snapshots start all processes again, from the " \

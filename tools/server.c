@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "tools/info_machine.h"
 #include "tools/job.h"
 #include "tools/log.h"
+#include "tools/logdir.h"
 #include "tools/role.h"
 #include "tools/secret.h"
 #include "tools/servers.h"
@@ -31,6 +33,7 @@ struct server_settings {
 	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
 	struct snapshot_settings snapshots;
+	const char *logdir;
 	const char *join;
 	uint64_t server_wait_s;
 	bool json;
@@ -62,6 +65,7 @@ static const struct option options[] = {
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
+	LOGDIR_OPTION(struct server_settings, logdir),
 	OPTION(TEXT, "join", "ADDRESS,...",
 		"come in the place of the lost server --index of a job with --snapshots: "
 		"addresses of other servers of the job, which then tell the workers this "
@@ -85,6 +89,7 @@ struct server_role {
 		uint64_t ns, step;
 	} recent[RECENT];
 	uint64_t recent_count;
+	struct logdir *logdir; /* NULL: no --logdir */
 	struct device device;
 	struct tern_updater *updater;
 	struct tern_server *server;
@@ -154,6 +159,15 @@ static void joined(void *arg, uint32_t count, uint32_t workers)
 				 (json_int_t)count, "workers", (json_int_t)workers));
 }
 
+/* Tells once that curves have gaps. */
+static void tell_logdir(struct server_role *s)
+{
+	char text[600];
+
+	if (logdir_has_warning(s->logdir, text, sizeof(text)))
+		warning(&s->role, text);
+}
+
 /* Steps per second since the oldest report that is kept; NAN: not known yet. */
 static double take_rate(struct server_role *s, uint64_t step)
 {
@@ -197,6 +211,8 @@ static void progress(void *arg, const struct tern_server_progress *p)
 	if (*p->waits_for)
 		json_object_set_new(event, "waits_for", report_text(p->waits_for));
 	role_report(&s->role, event);
+	logdir_add(s->logdir, tern_clock_ns(), p, rate);
+	tell_logdir(s);
 }
 
 static void begun(void *arg)
@@ -210,6 +226,7 @@ static void begun(void *arg)
 	s->recent_count = 0;
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
+	logdir_begin(s->logdir, stats.steps);
 	role_report(arg, json_pack("{ss}", "event", "begun"));
 }
 
@@ -301,7 +318,7 @@ static bool goes_back(struct server_role *s, const char *text)
 	s->view = *tern_server_view(s->server);
 	follow(s, &stats);
 	if (stats.drained) {
-		s->role.left = true;
+		s->role.left = s->role.over = true;
 		note(s, "this server was removed from the job, which goes on without it");
 		return true;
 	}
@@ -330,10 +347,9 @@ static void ended(void *arg, int status, const char *text)
 	struct server_role *s = arg;
 
 	report_applied(s);
-	if (status == -EAGAIN && goes_back(s, text)) {
-		role->over = true;
+	logdir_flush(s->logdir, tern_clock_ns());
+	if (status == -EAGAIN && goes_back(s, text))
 		return;
-	}
 	if (status && s->resumable)
 		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
 			s->resumable, (unsigned long long)s->resumable_step);
@@ -536,6 +552,18 @@ static int check_snapshots(const struct server_settings *settings, struct messag
 	return snapshots_check(&snapshots, error);
 }
 
+static int open_logdir(struct server_role *s)
+{
+	const char *directory = s->settings->logdir;
+	int r = directory ? logdir_open(directory, &s->logdir) : 0;
+
+	if (r)
+		role_fail(&s->role, false,
+			"--logdir %.300s: no thread to write there: %s", directory,
+			strerror(-r));
+	return r;
+}
+
 static int server_run(int argc, char **argv)
 {
 	struct server_settings settings = {.index = UINT64_MAX};
@@ -552,6 +580,7 @@ static int server_run(int argc, char **argv)
 		device_check_memory(
 			settings.tensor_memory, settings.device.cuda, &error) ||
 		check_snapshots(&settings, &error) ||
+		logdir_check(settings.logdir, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;
@@ -568,6 +597,8 @@ static int server_run(int argc, char **argv)
 	secret_forget(&secret);
 	if (r == 0)
 		r = make_updater(&s, &settings);
+	if (r == 0)
+		r = open_logdir(&s);
 	if (r == 0 && settings.join)
 		role_back_begin(&s.role, settings.server_wait_s);
 	if (r == 0)
@@ -575,6 +606,9 @@ static int server_run(int argc, char **argv)
 	role_cut(&s.role);
 	tern_server_free(s.server);
 	tern_updater_free(s.updater);
+	logdir_end(s.logdir);
+	tell_logdir(&s);
+	logdir_free(s.logdir);
 	return role_close(&s.role);
 }
 

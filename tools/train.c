@@ -85,7 +85,7 @@ static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {"--listen", "--server-device",
 		"--server-threads", "--worker-timeout", "--snapshots", "--snapshot-every",
-		"--snapshot-keep", "--resume", "--restarts", "--secret-file"};
+		"--snapshot-keep", "--resume", "--logdir", "--restarts", "--secret-file"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -240,13 +240,14 @@ static void set_loss_of_all_slots(struct train *t)
 	json_object_del(t->done, "slot_losses");
 }
 
-/* Adds to the speaker's progress what only server 0 knows. */
+/* Adds to the speaker's progress what only server 0 knows. Without --eval-every it leaves out the
+ * metrics, which are only the results after the last step: the event "done" has these. */
 static void add_served(struct train *t, json_t *event)
 {
 	static const char *const names[] = {
 		"metrics", "lr", "staleness_mean", "staleness_max"};
 
-	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++) {
+	for (size_t i = t->job->eval_every ? 0 : 1; i < TERN_ARRAY_SIZE(names); i++) {
 		json_t *value = json_object_get(t->served, names[i]);
 
 		if (value && !json_object_get(event, names[i]))

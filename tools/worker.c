@@ -666,6 +666,15 @@ static bool is_evaluator(void *arg)
 	       tern_worker_is_finisher(w->worker);
 }
 
+/* Tells server 0 results on the test data, for those who watch the job. */
+static void tested(void *arg, double loss, double accuracy)
+{
+	struct worker_role *w = arg;
+
+	tern_worker_metric(w->worker, "test_loss", loss);
+	tern_worker_metric(w->worker, "test_accuracy", accuracy);
+}
+
 static void evaluated(void *arg, uint64_t step, double loss, double accuracy)
 {
 	struct worker_role *w = arg;
@@ -675,8 +684,7 @@ static void evaluated(void *arg, uint64_t step, double loss, double accuracy)
 	report_number(event, "test_loss", loss);
 	report_number(event, "test_accuracy", accuracy);
 	role_report(&w->role, event);
-	tern_worker_metric(w->worker, "test_loss", loss);
-	tern_worker_metric(w->worker, "test_accuracy", accuracy);
+	tested(w, loss, accuracy);
 }
 
 /* Makes what computes gradients, and fills in what the job says about model and data. */
@@ -693,6 +701,7 @@ static int make_computer(struct worker_role *w, struct tern_ps_job *job)
 			.eval_every = j->eval_every,
 			.is_evaluator = is_evaluator,
 			.evaluated = evaluated,
+			.tested = tested,
 			.write_count = (uint32_t)j->generate,
 			.note = note,
 			.arg = w},
