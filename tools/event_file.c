@@ -74,7 +74,7 @@ static uint8_t *put_scalar(uint8_t *at, const struct event_scalar *scalar)
 #define BEFORE 12u
 #define BEHIND 4u
 
-/* A checksum of bytes that hold their own checksum is of little use, so TFRecord stores others. */
+/* TFRecord masks its checksums: a plain CRC of bytes that contain CRCs would say little. */
 static uint32_t masked(const void *data, size_t bytes)
 {
 	uint32_t crc = tern_crc32c(0, data, bytes);

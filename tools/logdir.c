@@ -60,9 +60,8 @@ struct curve {
 
 struct record {
 	struct tern_list node;
-	bool starts; /* no bytes: the next record begins a file, with a start at `step` */
-	uint64_t step;
-	size_t bytes;
+	size_t bytes; /* 0: the next record begins a file, with a start at step `start` */
+	uint64_t start;
 	uint8_t data[];
 };
 
@@ -90,8 +89,8 @@ struct logdir {
 	pthread_t thread;
 	atomic_bool ended;
 	struct event_file file;
-	bool starts; /* the next file begins with a start at start_step */
-	uint64_t start_step;
+	bool starts; /* the next file begins with a start at step `start` */
+	uint64_t start;
 };
 
 /* ---- the directory ---- */
@@ -137,15 +136,15 @@ static int write_record(struct logdir *l, const struct record *r)
 {
 	int status = 0;
 
-	if (r->starts) {
+	if (r->bytes == 0) {
 		event_file_close(&l->file);
 		l->starts = true;
-		l->start_step = r->step;
+		l->start = r->start;
 		return 0;
 	}
 	if (l->file.fd < 0)
 		status = event_file_open(
-			&l->file, l->directory, l->starts ? &l->start_step : NULL);
+			&l->file, l->directory, l->starts ? &l->start : NULL);
 	if (status == 0) {
 		l->starts = false;
 		status = event_file_append(&l->file, r->data, r->bytes);
@@ -216,8 +215,8 @@ int logdir_open(const char *directory, struct logdir **out)
 	return r;
 }
 
-/* Hands a record to the thread; one without bytes is a start. */
-static void hand_over(struct logdir *l, uint64_t step, const void *data, size_t bytes)
+/* Hands a record to the thread. `start` counts only in one without bytes. */
+static void hand_over(struct logdir *l, uint64_t start, const void *data, size_t bytes)
 {
 	struct record *r = malloc(sizeof(*r) + bytes);
 
@@ -228,9 +227,8 @@ static void hand_over(struct logdir *l, uint64_t step, const void *data, size_t 
 		left_out(l, "its disk does not answer");
 		free(r);
 	} else {
-		r->starts = !bytes;
-		r->step = step;
 		r->bytes = bytes;
+		r->start = start;
 		memcpy(r->data, data, bytes);
 		tern_list_push(&l->records, &r->node);
 		l->record_count++;
@@ -283,7 +281,7 @@ static void write_scalars(
 	uint8_t data[EVENT_RECORD_MAX];
 
 	if (count)
-		hand_over(l, step, data,
+		hand_over(l, 0, data,
 			event_scalars(data, l->held.wall_s, step, scalars, count));
 }
 

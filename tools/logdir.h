@@ -3,9 +3,10 @@
  * --logdir: server 0 writes the progress of the job as curves that TensorBoard shows: the numbers
  * of the event "progress" under their names, and each metric as metrics/NAME.
  *
- * A point has the values of the last report of its step. Reports come up to five times a second,
- * and a curve gets a point at most every 50,000th part of the time since logdir_open(). So for
- * the first hours it has all of them, and in a year less than half a million.
+ * A point has the values of the last report of its step. Reports come up to five times a second.
+ * The interval between two points of a curve is at least a 50,000th of the time since
+ * logdir_open(), so a curve has each report of the first hours, and less than half a million
+ * points after a year.
  *
  * A thread of its own writes, so that a disk that is full or does not answer delays no step. What
  * cannot be written is left out.

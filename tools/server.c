@@ -159,7 +159,7 @@ static void joined(void *arg, uint32_t count, uint32_t workers)
 				 (json_int_t)count, "workers", (json_int_t)workers));
 }
 
-/* Tells once that curves have gaps. */
+/* Warns once if the curves of --logdir have gaps. */
 static void tell_logdir(struct server_role *s)
 {
 	char text[600];

@@ -5,6 +5,7 @@ workers evaluate.
 usage: progress.py TERN, or as a worker: progress.py work OPTIONS ACT
 """
 import json
+import math
 import os
 import re
 import subprocess
@@ -14,7 +15,10 @@ import time
 import numpy
 import pytern as tern
 
+import jobs
 from jobs import tap
+
+import event_files  # of tests/harness, where jobs looks for modules
 
 LIMIT_S = 120
 STEPS = 12
@@ -90,6 +94,18 @@ def metrics_are_in_progress_and_in_the_last_event():
         assert events[-1]["event"] == "done" and events[-1]["metrics"] == last, events[-1]
         steps = [event["step"] for event in progress(events)]
         assert steps == sorted(steps), steps
+
+
+def metrics_are_curves_of_the_logdir():
+    directory = jobs.SCRATCH / "curves"
+    run("metrics", "--logdir", directory, workers=2, steps=400)
+    curves = event_files.curves(directory)
+    assert all(math.isnan(value) for _, value in curves["metrics/broken"]), curves
+    assert all(value == math.inf for _, value in curves["metrics/above"]), curves
+    assert curves["metrics/final"] == [(400, 0.75)], curves
+    # A slot of step t begins when t steps have been made.
+    assert all(step == value for step, value in curves["metrics/step"]), curves
+    assert curves["loss"][-1] == (400, 2.0), curves
 
 
 def the_progress_line_has_metrics():
@@ -203,7 +219,8 @@ def staleness_is_told_in_async_mode():
 if len(sys.argv) > 2:
     work(*sys.argv[2:])
 else:
-    tap.run([metrics_are_in_progress_and_in_the_last_event, the_progress_line_has_metrics,
+    tap.run([metrics_are_in_progress_and_in_the_last_event, metrics_are_curves_of_the_logdir,
+             the_progress_line_has_metrics,
              the_loss_is_the_mean_over_all_slots, a_job_shows_a_bounded_number_of_metrics,
              metrics_of_the_second_computation_are_not_told, the_learning_rate_follows_the_schedule,
              tensors_that_no_slot_pushes_are_told_by_all_servers, a_slot_that_pushes_nothing_is_told_at_once_by_each_worker,

@@ -6,9 +6,11 @@
 #include "tests/harness/cmocka.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,6 +19,16 @@
 
 #define REPORT_NS (200 * TERN_NS_PER_MS)
 #define YEAR_NS   (365ull * 86400 * TERN_NS_PER_S)
+
+static atomic_bool disk_stands;
+
+/* Takes the place of the C library's function, for a disk that does not answer. */
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+	while (atomic_load(&disk_stands))
+		usleep(1000);
+	return syscall(SYS_write, fd, data, bytes);
+}
 
 static char directory[64], inner[80];
 static struct read_event events[2000];
@@ -294,6 +306,27 @@ static void test_what_cannot_be_written_is_told_once(void **state)
 	assert_true(read_file(paths[0], events, 2000) >= 3 && events[1].starts);
 }
 
+static void test_a_disk_that_does_not_answer_delays_nothing(void **state)
+{
+	char text[600];
+
+	(void)state;
+	atomic_store(&disk_stands, true);
+	logdir_begin(job.logdir, 0);
+	for (uint64_t step = 1; step <= 1500; step++)
+		report(step, 1);
+	assert_true(logdir_has_warning(job.logdir, text, sizeof(text)));
+	assert_non_null(strstr(text, "its disk does not answer"));
+	logdir_flush(job.logdir, job.now_ns);
+	logdir_end(job.logdir);
+	logdir_free(job.logdir); /* the thread still has it */
+	atomic_store(&disk_stands, false);
+	assert_int_equal(end(), 1);
+	/* Those that waited: how many there is room for, less or more what the thread had. */
+	assert_in_range(curve("loss", points, 2000), 990, 1010);
+	assert_int_equal(points[989].step, 990);
+}
+
 static void test_a_directory_that_is_none_is_refused(void **state)
 {
 	struct message error;
@@ -326,6 +359,7 @@ int main(void)
 		CASE(test_the_first_hours_have_all_points),
 		CASE(test_a_year_has_a_bounded_number_of_points),
 		CASE(test_what_cannot_be_written_is_told_once),
+		CASE(test_a_disk_that_does_not_answer_delays_nothing),
 		CASE(test_a_directory_that_is_none_is_refused),
 	};
 

@@ -125,7 +125,7 @@ def viewer(directory):
             port = int(PORT.search(lines[-1])[1])
 
             def shown(tag):
-                connection = http.client.HTTPConnection("127.0.0.1", port)
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 connection.request("GET", "/data/plugin/scalars/scalars?" +
                                    urllib.parse.urlencode({"run": ".", "tag": tag}))
                 answer = connection.getresponse()
