@@ -159,6 +159,74 @@ def worker_that_was_lost_too_comes_later():
     hand.end()
 
 
+def drain(hand, server, at=0, code=0):
+    return job.finish("drain", "--join", hand.addresses[at], "--server", server, "--json", code=code)
+
+
+def begin_again(processes):
+    for process in processes:
+        process.wait_event(is_event("begun"))
+
+
+def servers_are_added_and_removed():
+    """A third server comes, the second one is removed and comes again elsewhere, and then the third one is removed. Any
+    server tells where server 0 is, which removes."""
+    hand = Hand("views", "tcp")
+    hand.workers[0].wait_event(makes_steps)
+    hand.servers.append(hand.server(2, "--join", hand.addresses[0]))
+    hand.addresses.append(hand.address(hand.servers[2]))
+    begin_again([hand.servers[2], *hand.servers[:2], *hand.workers])
+    removed = hand.servers[1]
+    drain(hand, 1, at=2)
+    assert removed.end() == 0, removed.error
+    assert any("goes on without it" in e.get("text", "") for e in removed.events), removed.events
+    begin_again([hand.servers[0], hand.servers[2], *hand.workers])
+    hand.servers[1] = hand.server(1, "--join", hand.addresses[0])
+    hand.addresses[1] = hand.address(hand.servers[1])
+    begin_again([hand.servers[1], hand.servers[0], hand.servers[2], *hand.workers])
+    drain(hand, 2)
+    assert hand.servers.pop().end() == 0
+    hand.end()
+
+
+def lost_server_is_removed():
+    """The job waits for a server that is lost, and goes on without it when it is removed. A worker that was started with
+    the old list of servers then comes, too."""
+    hand = Hand("removed", "shm", servers=3)
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 1, signal.SIGKILL)
+    for process in hand.others(lost):
+        process.wait_event(is_event("back"))
+    hand.servers.remove(lost)
+    retry(lambda: drain(hand, 1))
+    begin_again([*hand.servers, *hand.workers])
+    hand.lose("workers", 1, signal.SIGKILL)
+    hand.servers[0].wait_event(is_event("lost"))
+    hand.workers[1] = hand.worker(1)
+    hand.servers[0].wait_event(is_event("came"))
+    hand.end()
+
+
+def retry(action):
+    """Does it until it succeeds: server 0 may be about to be made anew."""
+    for attempt in range(100):
+        try:
+            return action()
+        except AssertionError:
+            if attempt == 99:
+                raise
+            time.sleep(0.1)
+
+
+def who_cannot_be_removed_stays():
+    hand = Hand("stays", "tcp")
+    hand.workers[0].wait_event(makes_steps)
+    assert "server 0 decides" in drain(hand, 0, code=1).error
+    assert "has no server" in drain(hand, 7, code=1).error
+    job.refused("drain", "--join", hand.addresses[0], says=["--server"])
+    hand.end()
+
+
 def a_new_server_needs_a_number_and_time():
     for more, says in [(["--snapshots", job.SCRATCH], ["--join", "--index"]),
                        (["--index", 1], ["--join", "--snapshots"]),
@@ -168,4 +236,5 @@ def a_new_server_needs_a_number_and_time():
 
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
-         worker_that_was_lost_too_comes_later, a_new_server_needs_a_number_and_time])
+         worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
+         who_cannot_be_removed_stays, a_new_server_needs_a_number_and_time])
