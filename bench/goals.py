@@ -334,8 +334,38 @@ def nccl():
     return rows
 
 
+def snapshots():
+    """What snapshots cost while a job trains."""
+    rows, delay = [], "by how many median steps the longest step is longer"
+    for key, model in (("small", "1 MB"), ("large", "100 MB")):
+        ours, alone = ("snapshots", f"tern.{key}"), ("the number", [])
+        # The memory of the thread that writes is as much as the parameters of the small model.
+        copies = ("<=", 1) if key == "large" else ("", None)
+        rows += [Goal(f"snapshots, {model}, rate", *ours, "with", "steps_per_s", "the same without", [f"tern.{key}"],
+                      ">=", 0.9, peer_point="without", smaller=False, unit="/s", group="survival"),
+                 Goal(f"snapshots, {model}, {delay}", *ours, "with", "delay_steps", *alone, "<=", 1, group="survival"),
+                 Goal(f"without snapshots, {model}, {delay}", *ours, "without", "delay_steps", *alone, group="survival"),
+                 Goal(f"snapshots, {model}, copies of its share that a server has more", *ours, "with", "extra_copies",
+                      *alone, *copies, group="survival")]
+    return rows
+
+
+def recovery():
+    """How long a job takes to go on after kill -9, without the time until the loss is known and without reading."""
+    models = {"1 MB": "1 MB, 3 ms of computing", "100 MB": "100 MB, 50 ms of computing"}
+    return [Goal(f"kill -9 of {what}, {model}, until a new step, without {known}", "recovery", f"tern.{who}",
+                 models[model], "beyond_s", "the number", [], "<=" if limit else "", limit, unit="s", group="survival")
+            for who, what, known, model, limit in (
+                ("worker", "a worker of two", "detection", "1 MB", 0.5),
+                ("server", "a server of two, by hand", "detection and reading", "1 MB", 2),
+                ("server", "a server of two, by hand", "detection and reading", "100 MB", 2),
+                ("train-server", "a server of two, tern train", "detection and reading", "1 MB", 2),
+                ("train-server", "a server of two, tern train", "detection and reading", "100 MB", 2),
+                ("last-worker", "the only worker, tern train", "detection and reading", "1 MB", None))]
+
+
 GOALS = [*tcp_small(), *tcp_large(), *shm(), *verbs(), *costs(), *tails(), *calibration(), *servers(), *training(),
-         *allreduces(), *one_sided(), *nccl()]
+         *allreduces(), *one_sided(), *nccl(), *snapshots(), *recovery()]
 
 
 # ---- figures from the results ----

@@ -16,6 +16,7 @@ from figures import rounds_of, size_text
 from goals import GOALS, NOT_IN_BANDWIDTH
 from measure import Failed, Question, json_lines
 from nccl import nccl
+from recovery import recovery, snapshots
 from trainers import train
 from transfers import transfers, windows
 
@@ -546,10 +547,10 @@ QUESTIONS = {"roundtrip-tcp": roundtrip_tcp, "roundtrip-shm": roundtrip_shm,
              "bandwidth-shm": bandwidth_shm, "both-directions": both_directions, "rate": rate,
              "threads": threads,
              "ps": parameter_server, "train": train, "allreduce": allreduce, "transfers": transfers, "windows": windows,
-             "nccl": nccl,
+             "nccl": nccl, "snapshots": snapshots, "recovery": recovery,
              "incast": incast, "connections": connections, "many": many,
              "head-of-line": head_of_line, "registration": registration, "verbs": verbs,
              "pool": pool, "limits": limits, "calibration": calibration, "scaling": scaling_question}
 # These are asked only in a full run, or by name.
-SCENARIOS = ("open-loop", "both-directions", "threads", "train", "allreduce", "transfers", "windows", "nccl", "incast",
-             "connections", "many", "head-of-line")
+SCENARIOS = ("open-loop", "both-directions", "threads", "train", "allreduce", "transfers", "windows", "nccl", "snapshots",
+             "recovery", "incast", "connections", "many", "head-of-line")

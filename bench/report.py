@@ -104,9 +104,7 @@ VERDICTS = ("A goal is `met` or `missed` if the whole interval of its ratio is o
             "of the figure itself.")
 NOT_ASKED = ("Of the project's goals these are not measured here: OpenMPI's shared memory as a "
              "parameter server; the server's fused update beside STREAM's triad; a step of "
-             "a built-in model beside the same without a server; how evenly chunks lie on servers; "
-             "snapshots while training; how long it takes to go on after kill -9. The tests show "
-             "that the last two work, not how fast.")
+             "a built-in model beside the same without a server; how evenly chunks lie on servers.")
 
 
 def goals_table(results):

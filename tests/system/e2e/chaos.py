@@ -11,14 +11,11 @@ usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand]
 import argparse
 import collections
 import functools
-import json
 import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -26,33 +23,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
 import job  # noqa: E402
 import undisturbed  # noqa: E402
 from chaos_hand import HandStory  # noqa: E402
+from watched import HANG_S, Watched, until_new_step  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
-HANG_S = 90  # a job without any event for so long hangs
 PHASES = "join", "steps", "snapshot", "recovery", "end"
 options = functools.partial(undisturbed.options, STEPS)
 
 
-class Life:
-    """One `tern train`, from its start to its end. A thread reads its events."""
+class Life(Watched):
+    """One `tern train`, from its start to its end."""
 
     def __init__(self, args, log, again):
-        self.mark = f"chaos-{os.getpid()}-{random.getrandbits(60)}"
-        self.events, self.heard_s, self.log, self.again = [], time.monotonic(), log, again
-        self.process = subprocess.Popen(
-            [job.TERN, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=dict(os.environ, **{job.MARK: self.mark}))
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.log.append(line.rstrip())
-            try:
-                self.events.append(json.loads(line))
-            except ValueError:
-                continue  # the beginning of a line: the launcher was killed
-            self.heard_s = time.monotonic()
+        self.mark, self.again = f"chaos-{os.getpid()}-{random.getrandbits(60)}", again
+        super().__init__([job.TERN, *args], log, env=dict(os.environ, **{job.MARK: self.mark}))
 
     def phase(self, directory):
         """What the job does just now."""
@@ -69,9 +52,6 @@ class Life:
         parts = {p.name.split(".")[0] for p in directory.glob("step-*.safetensors")}
         return "snapshot" if parts - manifests else "steps"
 
-    def step(self):
-        return max((e["step"] for e in list(self.events) if e["event"] == "progress"), default=0)
-
     def processes(self):
         """{(role, index): pid}"""
         found = {}
@@ -81,9 +61,6 @@ class Life:
             elif len(words) > 2 and words[1] == "train":
                 found["launcher", 0] = self.process.pid
         return found
-
-    def ended(self):
-        return self.process.poll() is not None
 
     def wait(self):
         self.process.wait()
@@ -118,7 +95,7 @@ class Story:
         time.sleep(self.rng.uniform(0, 0.6) if phase == "steps" else self.rng.uniform(0, 0.05))
         victims = []
         while not victims:
-            if self.life.ended() or time.monotonic() > limit_s:
+            if not self.life.lives() or time.monotonic() > limit_s:
                 return False
             time.sleep(0.001)
             if self.life.phase(self.directory) == phase:
@@ -136,7 +113,7 @@ class Story:
 
     def go_on(self):
         """Starts the job again if its launcher is gone. True: it has ended well."""
-        if not self.life.ended():
+        if self.life.lives():
             return False
         if self.life.wait() == 0:
             return True
@@ -147,11 +124,10 @@ class Story:
     def measure(self):
         """How long it takes until the job has made a step that it had not made before the kill."""
         at_s, step = self.watch
-        while self.life.step() <= step and not self.life.ended():
-            assert time.monotonic() - max(at_s, self.life.heard_s) < HANG_S, "no event: it hangs"
-            time.sleep(0.005)
-        if self.life.step() > step:
-            self.recovered_s.append(time.monotonic() - at_s)
+        life = self.life
+        took_s = until_new_step(at_s, step, life.step, lambda: life.heard_s, lambda: not life.lives())
+        if took_s is not None:
+            self.recovered_s.append(took_s)
 
     def tell(self):
         self.start()
@@ -169,7 +145,7 @@ class Story:
     def go_on_soon(self):
         """Gives the launcher time to end, if it was killed or gives up."""
         limit_s = time.monotonic() + 0.5
-        while time.monotonic() < limit_s and not self.life.ended():
+        while time.monotonic() < limit_s and self.life.lives():
             time.sleep(0.01)
         self.go_on()
 

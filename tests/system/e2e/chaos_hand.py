@@ -2,58 +2,31 @@
 """For chaos.py: a job whose servers and workers a user has started by hand, and starts again when they are lost: servers at
 other ports, and one of the others is told where they are. All others stay. Processes are killed (SIGKILL), asked to end
 (SIGTERM, SIGINT), or stopped for a while (SIGSTOP, SIGCONT)."""
-import json
 import random
 import signal
-import subprocess
-import threading
 import time
 
 import job
+from watched import HANG_S, Watched, until_new_step
 
-HANG_S = 90  # a job without any event for so long hangs
 WAYS = [signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
 
 
-class Process:
-    """A server or worker. A thread reads its events."""
+class Process(Watched):
+    """A server or worker."""
 
     def __init__(self, args, log):
-        self.name, self.events, self.heard_s = f"{args[0]} {args[args.index('--index') + 1]}", [], time.monotonic()
         self.begun_s = 0  # when the steps began
-        self.process = subprocess.Popen([job.TERN, *map(str, args), "--json"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        self.reader = threading.Thread(target=self._read, args=(log,))
-        self.reader.start()
+        super().__init__([job.TERN, *args, "--json"], log, f"{args[0]} {args[args.index('--index') + 1]}: ")
 
-    def _read(self, log):
-        for line in self.process.stdout:
-            log.append(f"{self.name}: {line.rstrip()}")
-            try:
-                self.events.append(json.loads(line))
-            except ValueError:
-                continue  # the beginning of a line: it was killed
-            self.heard_s = time.monotonic()
-            if self.events[-1]["event"] == "begun":
-                self.begun_s = self.heard_s
-
-    def last(self, *names):
-        """The last event that has one of these names; None: there is none."""
-        return next((e for e in reversed(list(self.events)) if e["event"] in names), None)
+    def take(self, event):
+        if event["event"] == "begun":
+            self.begun_s = self.heard_s
 
     def makes_steps(self):
         """The job has begun for this process, and has not gone back since."""
         event = self.last("begun", "back")
         return event is not None and event["event"] == "begun"
-
-    def lives(self):
-        return self.process.poll() is None
-
-    def end(self):
-        if self.lives():
-            self.process.kill()
-        self.process.wait()
-        self.reader.join()
 
 
 class HandStory:
@@ -118,8 +91,7 @@ class HandStory:
         return any(p.last("done") for p in [*self.processes.values(), *self.former])
 
     def step(self):
-        return max((e["step"] for p in [*self.processes.values(), *self.former] for e in list(p.events)
-                    if e["event"] == "progress"), default=0)
+        return max((p.step() for p in [*self.processes.values(), *self.former]), default=0)
 
     def phase(self):
         living = [p for p in self.processes.values() if p.lives()]
@@ -167,12 +139,9 @@ class HandStory:
     def measure(self):
         """How long it takes until the job has made a step that it had not made before."""
         at_s, step = self.watch
-        while self.step() <= step and not self.is_done():
-            assert time.monotonic() - max(at_s, self.heard_s()) < HANG_S, "no event: it hangs"
-            self.replace_lost()
-            time.sleep(0.005)
-        if self.step() > step:
-            self.recovered_s.append(time.monotonic() - at_s)
+        took_s = until_new_step(at_s, step, self.step, self.heard_s, self.is_done, self.replace_lost)
+        if took_s is not None:
+            self.recovered_s.append(took_s)
 
     def tell(self):
         for role in "server", "worker":

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What snapshots cost: a job of a server and two workers without snapshots, two with, and one without again (A B B A).
+Prints a line of JSON for each of both kinds.
+
+usage: tern_snapshots.py TERN_NULL --model flat:BYTES,US --steps N --every N
+"""
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import null_job
+from null_job import NullJob, middle
+
+
+class Peak:
+    """A thread that looks at a process's largest memory until it ends: the kernel forgets it then."""
+
+    def __init__(self, pid):
+        self.pid, self.kib = pid, 0
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+
+    def _look(self):
+        while Path(f"/proc/{self.pid}/stat").exists() and (found := null_job.peak_kib(self.pid)):
+            self.kib = found
+            time.sleep(0.02)
+
+    def end(self):
+        self.thread.join()
+        return self.kib
+
+
+def run(options, directory, snapshots):
+    """{what: value} of one job: the durations of its steps, the server's memory, and its snapshots."""
+    job = NullJob(options.program, directory, options.model, 1, 2, options.steps, snapshots, options.every)
+    try:
+        job.by_hand()
+        peak = Peak(job.processes["server", 0].process.pid)
+        server = job.processes["server", 0]
+        job.until(job.has_ended, "the end of the job")
+        server.reader.join()
+        if any(p.process.returncode for p in job.all()):
+            sys.exit(f"the job has failed: {job.last_words()}")
+        saved = [e for e in server.events if e["event"] == "snapshot" and e["step"] < options.steps]
+        warned = [e["text"] for e in server.events if e["event"] == "warning"]
+        return {"times": null_job.step_times(job.marks.all()), "kib": peak.end(), "saved": saved,
+                "warned": warned}
+    finally:
+        job.end()
+
+
+def line_of(options, name, runs):
+    times = [t for one in runs for t in one["times"]]
+    median_s = middle(times)
+    return {"point": name, "steps_per_s": len(times) / sum(times), "median_ms": 1e3 * median_s,
+            "longest_ms": 1e3 * max(times), "delay_steps": max(times) / median_s - 1,
+            "server_mib": middle([one["kib"] for one in runs]) / null_job.PAGE_KIB}
+
+
+def compare(options, without, saving):
+    """The two lines. `without`, `saving`: the jobs of either kind, of equally many steps."""
+    lines = [line_of(options, "without", without), line_of(options, "with", saving)]
+    saved = [event for one in saving for event in one["saved"]]
+    if not saved:
+        sys.exit("no snapshot was complete before the last step: it takes more steps")
+    share = int(options.model.split(":")[1].split(",")[0])
+    took_s = [sum(t for one in runs for t in one["times"]) for runs in (without, saving)]
+    grown_kib = 1024 * (lines[1]["server_mib"] - lines[0]["server_mib"])
+    lines[1] |= {"interval_s": options.every / lines[1]["steps_per_s"],
+                 "snapshot_s": middle([event["seconds"] for event in saved]), "snapshot_mb": middle([event["bytes"] for event in saved]) / 1e6, "snapshots": len(saved),
+                 "left_out": sum(len(one["warned"]) for one in saving),
+                 "lost_ms": 1e3 * (took_s[1] - took_s[0]) / len(saved), "extra_copies": grown_kib * 1024 / share}
+    return lines
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", metavar="TERN_NULL", help="tern with the model without arithmetic")
+    parser.add_argument("--model", required=True,
+                        help="flat:BYTES,US: bytes of parameters, and processor time of a gradient")
+    parser.add_argument("--steps", type=int, required=True, help="steps of each job")
+    parser.add_argument("--every", type=int, required=True, help="steps between two snapshots")
+    return parser.parse_args()
+
+
+def main():
+    options, runs = parse(), {False: [], True: []}
+    with tempfile.TemporaryDirectory(prefix="tern-snapshots-") as scratch:
+        for number, saving in enumerate((False, True, True, False)):
+            folder = Path(scratch) / f"{number}"
+            runs[saving].append(run(options, folder, folder / "snapshots" if saving else None))
+            shutil.rmtree(folder)
+    for line in compare(options, runs[False], runs[True]):
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
