@@ -19,6 +19,10 @@
                                   sittings (folders of reports, or their results.json), of one
                                   machine and commit; the report goes to build-bench/pooled. If
                                   only A is given, A's report is written anew
+    ./run bench QUESTION... --page NAME
+                                  these only, and a page of their own: docs/benchmarks/NAME.md and
+                                  NAME.json. The report goes to build-bench/NAME. With --pool: a page
+                                  of results that are there
 
 Each round is kept when it is over (journal.py), so whatever ends a run costs one round of one
 question, or all rounds of one that measures them at once, as verbs does. A run that was stopped
@@ -48,6 +52,7 @@ import hosts
 import install
 import machine
 import measure
+import page
 import report
 import sittings
 from base import Base
@@ -96,6 +101,9 @@ def parse():
                    help="go on with a run that was stopped, of the same commit, machine, options")
     p.add_argument("--pool", type=Path, nargs="+", metavar="RESULTS",
                    help="measure nothing; pool the rounds of several sittings into one report")
+    p.add_argument("--page", metavar="NAME",
+                   help="also write NAME.md and NAME.json in docs/benchmarks, a page of the questions "
+                   "that are named, or of the results of --pool")
     p.add_argument("--rounds", type=int, help="default: 6, quick: 2; an even number, because each "
                    "second round runs the order of the first backwards")
     p.add_argument("--out", type=Path, help="where the report goes; default: docs/benchmarks, "
@@ -126,14 +134,26 @@ def parse():
         p.error("--out: not with --check, which writes no report")
     if options.pool and (options.questions or options.check or options.resume):
         p.error("--pool: measures nothing, so it takes no questions, no --check and no --resume")
+    if options.page is not None:
+        check_page(p, options)
     options.rounds = options.rounds or (2 if options.quick else 6)
     options.named = bool(options.questions)
     options.questions = options.questions or [
         q for q in QUESTIONS if (options.full or q not in SCENARIOS) and
         not (options.quick and q in NOT_QUICK)]
     options.out = options.out or (install.BUILD / "pooled" if options.pool else
+                                  install.BUILD / options.page if options.page else
                                   install.BUILD / "quick" if options.quick else COMMITTED)
     return options
+
+
+def check_page(p, options):
+    if not page.is_name(options.page):
+        p.error(f"--page {options.page}: a name of small letters, digits and -, such as recovery, but not results")
+    if options.check or options.quick:
+        p.error("--page: not with --check, which writes no report, and not with --quick")
+    if not options.questions and not options.pool:
+        p.error("--page: name the questions that the page is of, or results with --pool")
 
 
 def load(directory):
@@ -229,6 +249,9 @@ def save(results, options, directory):
     if directory.resolve() == COMMITTED and not options.quick:
         report.update_readme(TOP / "README.md", results)
     say(f"written: {directory}/README.md")
+    if options.page and directory != INCOMPLETE:
+        page.write(results, COMMITTED, options.page, as_text)
+        say(f"written: {COMMITTED}/{options.page}.md")
 
 
 def failures(results):

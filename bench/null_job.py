@@ -5,7 +5,9 @@ have made when, to the microsecond, and what its servers say. tern_snapshots.py 
 The events `progress` come at most five times a second, so they say nothing of a single step, and cannot tell a step
 that was made before a kill from one that was made after it. The workers' own marks can.
 """
+import argparse
 import os
+import re
 import signal
 import statistics
 import struct
@@ -19,7 +21,7 @@ from watched import HANG_S, Watched  # noqa: E402
 
 RATE = repr(1 / 1024)  # of null_model.c
 MARK = struct.Struct("=QQ")  # struct mark of null_model.c
-PAGE_KIB = 1024
+BYTES_MIN = 600_000  # of a smaller model, one of two servers might have no part, and its end would stop nobody
 
 
 class Marks:
@@ -196,3 +198,39 @@ def kill(pid):
 
 def middle(values):
     return statistics.median(values)
+
+
+# ---- command lines ----
+
+def model(text):
+    """(spec, bytes of the parameters) of --model."""
+    found = re.fullmatch(r"flat:(\d+)(,\d+)?", text)
+    if not found or int(found[1]) < BYTES_MIN:
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected flat:BYTES or flat:BYTES,US, with at least {BYTES_MIN} bytes")
+    return text, int(found[1])
+
+
+def number(text):
+    """A whole number from 1 on."""
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1 on")
+    return int(text)
+
+
+def program(text):
+    """The path of a program."""
+    path = Path(text).resolve()
+    if not os.access(path, os.X_OK) or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such program")
+    return path
+
+
+def parser(about):
+    """The arguments that both programs take."""
+    found = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("program", type=program, metavar="TERN_NULL", help="tern with the model without arithmetic")
+    found.add_argument("--model", type=model, required=True, metavar="flat:BYTES,US",
+                       help="bytes of parameters, and processor time of a gradient")
+    found.add_argument("--every", type=number, required=True, metavar="N", help="steps between two snapshots")
+    return found

@@ -173,7 +173,8 @@ static float gradient_at(uint64_t i)
 static bool are_times(const float *values, uint64_t size, float factor)
 {
 	for (uint64_t k = 0; k < CHECKS; k++) {
-		uint64_t i = size / CHECKS * k + k % 8;
+		/* of each of the eight different gradients some */
+		uint64_t i = size / CHECKS * k / 8 * 8 + k % 8;
 
 		if (i < size && values[i] != factor * gradient_at(i))
 			return false;

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a job takes to go on after processes of it were killed (SIGKILL). Prints a line of JSON for each point.
 
-usage: tern_recovery.py TERN_NULL WHO --model flat:BYTES,US --title TITLE --every N|Ns [--kills K] [--seed S]
+usage: tern_recovery.py TERN_NULL WHO --model flat:BYTES,US --title TITLE --every N [--kills K] [--seed S]
 """
-import argparse
 import json
 import random
 import subprocess
@@ -46,7 +45,7 @@ class Drill:
         self.jobs += 1
         folder = self.scratch / f"{self.jobs}"
         self.snapshots = folder / "snapshots"
-        self.job = NullJob(self.options.program, folder, self.options.model, 2, workers, STEPS, self.snapshots,
+        self.job = NullJob(self.options.program, folder, self.options.model[0], 2, workers, STEPS, self.snapshots,
                            self.options.every)
         return self.job
 
@@ -159,20 +158,14 @@ def line_of(point, kills, reload_s):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", metavar="TERN_NULL", help="tern with the model without arithmetic")
+    parser = null_job.parser(__doc__)
     parser.add_argument("who", choices=WHO, metavar="WHO", help=f"who is killed: {', '.join(WHO)}")
-    parser.add_argument("--model", required=True,
-                        help="flat:BYTES,US: bytes of parameters, and processor time of a gradient")
     parser.add_argument("--title", required=True, help="the model, in words")
-    parser.add_argument("--every", required=True, help="how often a snapshot is taken, as of --snapshot-every")
-    parser.add_argument("--kills", type=int, default=5, help="how many processes are killed (default 5)")
+    parser.add_argument("--kills", type=null_job.number, default=5, metavar="K",
+                        help="how many processes are killed (default 5)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000,
                         help="of the moments (default: from the clock)")
-    options = parser.parse_args()
-    if options.kills < 1:
-        parser.error(f"--kills {options.kills}: at least 1")
-    return options
+    return parser.parse_args()
 
 
 def main():

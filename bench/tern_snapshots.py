@@ -5,7 +5,6 @@ Prints a line of JSON for each of both kinds.
 
 usage: tern_snapshots.py TERN_NULL --model flat:BYTES,US --steps N --every N
 """
-import argparse
 import json
 import shutil
 import sys
@@ -38,7 +37,7 @@ class Peak:
 
 def run(options, directory, snapshots):
     """{what: value} of one job: the durations of its steps, the server's memory, and its snapshots."""
-    job = NullJob(options.program, directory, options.model, 1, 2, options.steps, snapshots, options.every)
+    job = NullJob(options.program, directory, options.model[0], 1, 2, options.steps, snapshots, options.every)
     try:
         job.by_hand()
         peak = Peak(job.processes["server", 0].process.pid)
@@ -60,7 +59,7 @@ def line_of(options, name, runs):
     median_s = middle(times)
     return {"point": name, "steps_per_s": len(times) / sum(times), "median_ms": 1e3 * median_s,
             "longest_ms": 1e3 * max(times), "delay_steps": max(times) / median_s - 1,
-            "server_mib": middle([one["kib"] for one in runs]) / null_job.PAGE_KIB}
+            "server_mib": middle([one["kib"] for one in runs]) / 1024}
 
 
 def compare(options, without, saving):
@@ -69,23 +68,20 @@ def compare(options, without, saving):
     saved = [event for one in saving for event in one["saved"]]
     if not saved:
         sys.exit("no snapshot was complete before the last step: it takes more steps")
-    share = int(options.model.split(":")[1].split(",")[0])
     took_s = [sum(t for one in runs for t in one["times"]) for runs in (without, saving)]
     grown_kib = 1024 * (lines[1]["server_mib"] - lines[0]["server_mib"])
     lines[1] |= {"interval_s": options.every / lines[1]["steps_per_s"],
-                 "snapshot_s": middle([event["seconds"] for event in saved]), "snapshot_mb": middle([event["bytes"] for event in saved]) / 1e6, "snapshots": len(saved),
+                 "snapshot_s": middle([event["seconds"] for event in saved]),
+                 "snapshot_mb": middle([event["bytes"] for event in saved]) / 1e6, "snapshots": len(saved),
                  "left_out": sum(len(one["warned"]) for one in saving),
-                 "lost_ms": 1e3 * (took_s[1] - took_s[0]) / len(saved), "extra_copies": grown_kib * 1024 / share}
+                 "lost_ms": 1e3 * (took_s[1] - took_s[0]) / len(saved),
+                 "extra_copies": grown_kib * 1024 / options.model[1]}
     return lines
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", metavar="TERN_NULL", help="tern with the model without arithmetic")
-    parser.add_argument("--model", required=True,
-                        help="flat:BYTES,US: bytes of parameters, and processor time of a gradient")
-    parser.add_argument("--steps", type=int, required=True, help="steps of each job")
-    parser.add_argument("--every", type=int, required=True, help="steps between two snapshots")
+    parser = null_job.parser(__doc__)
+    parser.add_argument("--steps", type=null_job.number, required=True, metavar="N", help="steps of each job")
     return parser.parse_args()
 
 

@@ -310,6 +310,44 @@ def sittings_are_pooled_without_measuring(place):
 
 
 @in_place
+def single_questions_may_have_a_page_of_their_own(place):
+    assert place.bench("--rounds", "2")[0] == 0
+    report = place.results()
+    code, said = place.bench("second", "--rounds", "3", "--page", "own")
+    assert code == 0 and "docs/own.md" in said and place.results() == report, said
+    assert list(place.results("build/own")["questions"]) == ["second"]
+    text = (place.top / "docs/own.md").read_text()
+    assert "`./run bench second --rounds 3 --page own`" in text and "## second" in text and "## first" not in text, text
+    assert json.loads((place.top / "docs/own.json").read_text()) == place.results("build/own")
+    assert max(len(line) for line in text.splitlines() if line[:1] not in "|#") <= 118, text
+    before = text
+    (place.top / "docs/own.md").unlink()
+    assert place.bench("--pool", str(place.top / "build/own"), "--page", "own")[0] == 0
+    assert (place.top / "docs/own.md").read_text() == before
+
+
+@in_place
+def a_page_that_cannot_be_is_refused_in_a_line(place):
+    for words, why in ((["second", "--page", "README"], "--page README: a name of small letters"),
+                       (["second", "--page", "results"], "--page results: a name of small letters"),
+                       (["second", "--page", "../x"], "--page ../x: a name of small letters"),
+                       (["--page", "own"], "--page: name the questions"),
+                       (["full", "--page", "own"], "--page: name the questions"),
+                       (["second", "--page", "own", "--quick"], "--page: not with"),
+                       (["second", "--page", "own", "--check"], "--page: not with")):
+        code, said = place.bench(*words)
+        assert code == 2 and why in said.splitlines()[-1], (words, code, said)
+    assert not (place.top / "docs").exists() and not place.begun
+
+
+@in_place
+def a_run_that_failed_writes_no_page(place):
+    place.acts("a", 1, "exit 3")
+    assert place.bench("second", "--rounds", "1", "--page", "own")[0] == 1
+    assert not (place.top / "docs").exists() and place.results("incomplete")
+
+
+@in_place
 def two_runs_at_a_time_are_refused(place):
     kept = Journal(place.top / "build/unfinished.jsonl")
     code, said = place.bench()
@@ -402,6 +440,9 @@ tap.run([
     quick_runs_do_not_touch_the_committed_report,
     a_machine_that_is_not_idle_is_refused_unless_that_is_asked_for,
     sittings_are_pooled_without_measuring,
+    single_questions_may_have_a_page_of_their_own,
+    a_page_that_cannot_be_is_refused_in_a_line,
+    a_run_that_failed_writes_no_page,
     two_runs_at_a_time_are_refused,
     what_a_power_cut_left_of_a_line_is_cut_off,
     rounds_after_one_that_failed_do_not_count,
