@@ -165,8 +165,13 @@ class NullJob:
         return min((at_s for p in self.all() if (at_s := p.heard_of(name, after_s)) is not None), default=None)
 
     def end(self):
+        """Kills all processes, and waits for their end. Those that a launcher has started may write snapshots until
+        then."""
+        started = [pid for p in self.all() if p.lives() for pid in children(p.process.pid).values()]
         for process in self.all():
             process.end()
+        while any(map(peak_kib, started)):
+            time.sleep(0.002)
 
 
 def children(pid):
@@ -180,13 +185,13 @@ def children(pid):
     return found
 
 
-def peak_kib(pid, before=0):
-    """The most resident memory that a process has had, in KiB; `before` if it has ended."""
+def peak_kib(pid):
+    """The most resident memory that a process has had, in KiB; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return before
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), before)
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
 def kill(pid):

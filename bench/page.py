@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page with the results of a few questions, beside the report of docs/benchmarks, and its figures as JSON. It is for
+"""A page with the results of a few questions, such as docs/benchmarks/recovery.md, and its figures as JSON. It is for
 questions that are asked by themselves, whose results may be of another machine than those of the report."""
 import re
 import textwrap

@@ -1,47 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """What it costs that a job survives. The question `snapshots`: how much slower a job is while snapshots are taken, and
-how much more memory its server has. The question `recovery`: how long a job takes to go on after kill -9. Both have no
-peers: none of those in this folder takes snapshots of a parameter server while it trains, or goes on by itself.
+how much more memory its server has. The question `recovery`: how long a job takes to go on after kill -9. Neither
+has peers: none does the same.
 """
 import install
 from measure import Contender, Question
 
-KILLS = 5  # of each contender of `recovery` in a round
+KILLS = 4  # of each contender of `recovery` in a round
 # key: (model of null_model.c, in words). A worker of the large one computes for about as long as its step moves bytes.
 MODELS = {"small": ("flat:1000000,3000", "1 MB, 3 ms of computing"),
           "large": ("flat:100000000,50000", "100 MB, 50 ms of computing")}
 SNAPSHOTS_ABOUT = (
-    "The same job four times: without snapshots, twice with, and without again (A B B A): a server and two workers, "
-    "which are started by hand, over tcp. The model has that many bytes of parameters, which SGD updates; its "
-    "gradients are not computed, but each takes processor time as if they were. A snapshot is taken every {small} "
-    "steps of the small model, and every {large} of the large one: interval_s says how often that is, hundreds of "
-    "times as often as the default, 10 minutes. Snapshots are files below the folder for temporary files (TMPDIR), "
-    "and each file is synced. A step is the time between the first worker that has the parameters before it and the "
-    "first that has those after it; the first two are left out. delay_steps: by how many median steps the longest "
-    "step is longer than the median one. server_mib: the most resident memory that the server has had; extra_copies: "
-    "how much more it is with snapshots, in copies of the server's parameters. lost_ms: by how much longer all steps "
-    "together take with snapshots, for each snapshot; it is below 0 if the steps were faster. snapshot_s and "
-    "snapshot_mb: how long a snapshot took, and its bytes.")
+    "A job of one server and two workers, which are started by hand, over tcp. A round has it four times: without "
+    "snapshots, twice with them, and without them again (A B B A). The parameters have as many bytes as a row says, "
+    "and SGD updates them. Gradients are not computed, but each takes as much processor time as a row says. A "
+    "snapshot is taken every {small} steps of the small model, and every {large} of the large one. interval_s says "
+    "how often that is: hundreds of times as often as by default, which is every 10 minutes. Snapshots are written "
+    "and synced in the folder for temporary files (TMPDIR). A step lasts from the moment when the first worker has "
+    "the parameters before it until the first worker has those after it; the first two steps of a job are left out. "
+    "delay_steps says by how many median steps the longest step is longer than the median one. server_mib is the most "
+    "resident memory that the server has had, and extra_copies by how much it is more with snapshots, in copies of "
+    "the server's parameters. lost_ms says by how much longer all steps together take with snapshots, divided by the "
+    "number of snapshots; it is below 0 if the steps were faster with them. snapshot_s and snapshot_mb say how long a "
+    "snapshot took, and how many bytes it has.")
 SNAPSHOTS_METRICS = [
     ("steps_per_s", "/s", "larger"), ("median_ms", "ms", "smaller"), ("longest_ms", "ms", "smaller"),
     ("delay_steps", "median steps", "smaller"), ("server_mib", "MiB", "smaller"), ("extra_copies", "copies", "smaller"),
     ("lost_ms", "ms", "smaller"), ("snapshot_s", "s", "smaller"), ("snapshot_mb", "MB", "smaller"),
     ("interval_s", "s", "larger")]
 RECOVERY_ABOUT = (
-    "Processes of a job of two servers and two workers over tcp are killed (SIGKILL) at an arbitrary moment after a "
-    "snapshot, {kills} in a round. Models as above; a snapshot is taken every {small} steps of the small one, and "
-    "every {large} of the large one. By hand, each process is started by itself, and a server that was killed is "
-    "started again at once at another port. With `tern train`, each kill is of a new job, and the launcher starts all "
-    "processes again. new_step_s: the median of the times from the kill until a worker has the parameters after a "
-    "step in which the killed process can have had no part, and which was not made before: a step that is being made "
-    "at the kill may still be completed, the next one counts. worst_s: the longest of these times in a round; the "
-    "greatest number in parentheses is the worst of all rounds. `started again`: from the start of a worker that was "
-    "killed until it begins its first gradient. detect_s: until the first process says that another one is lost "
-    "(`tern train`: that it starts again). reload_s: how long it takes to read the newest snapshot from the page "
-    "cache and compare its digests (`tern checkpoint verify`), as servers do when they start. remade_s: how long the "
-    "steps take that were made since that snapshot and are made again. beyond_s: new_step_s without detect_s and "
-    "reload_s, as the goals have it; remade_s is a part of it. In each gradient, parameters are checked to be those "
-    "after the same number of steps.")
+    "A job of two servers and two workers (`only worker`: one) over tcp takes snapshots: every {small} steps of the "
+    "small model, and every {large} of the large one. The models are those of the question `snapshots`. At an "
+    "arbitrary moment after a snapshot one process is killed (SIGKILL), {kills} times in a round. By hand, each "
+    "process is started by itself, and a server that was killed is started again at once, at another port. With `tern "
+    "train`, each kill is of a new job, and the launcher starts all processes again. A time lasts from the kill until "
+    "a worker has the parameters after a new step: one that was not made before, and in which the killed process can "
+    "have had no part. (A step that is being made at the kill may still be completed; the next one counts.) "
+    "new_step_s is the median of these times in a round, and worst_s the longest one, so the greatest number in "
+    "parentheses is the worst of all kills. `started again`: from the start of the worker that takes the place of the "
+    "killed one until it begins its first gradient. detect_s: until a process says that another one is lost, or `tern "
+    "train` that it starts all again. reload_s: how long it takes to read the newest snapshot, which is in the page "
+    "cache, and to compare its digests (`tern checkpoint verify`), as each server does when it starts. remade_s: how "
+    "long the steps take that were made since that snapshot, and are made again. beyond_s is new_step_s without "
+    "detect_s and reload_s, as the goals have it; remade_s is a part of it. Before each gradient a worker checks that "
+    "its parameters are those after one and the same number of steps. "
+    "No peer is measured, since none does the same: TensorFlow's coordinator goes on without a lost worker, but after "
+    "the loss of a server the user's program has to restore a checkpoint; torchrun starts all processes of PyTorch "
+    "again, and the user's program loads a checkpoint of its own.")
 RECOVERY_METRICS = [("new_step_s", "s", "smaller"), ("worst_s", "s", "smaller"), ("detect_s", "s", "smaller"),
                     ("reload_s", "s", "smaller"), ("remade_s", "s", "smaller"), ("beyond_s", "s", "smaller")]
 

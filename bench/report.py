@@ -104,7 +104,9 @@ VERDICTS = ("A goal is `met` or `missed` if the whole interval of its ratio is o
             "of the figure itself.")
 NOT_ASKED = ("Of the project's goals these are not measured here: OpenMPI's shared memory as a "
              "parameter server; the server's fused update beside STREAM's triad; a step of "
-             "a built-in model beside the same without a server; how evenly chunks lie on servers.")
+             "a built-in model beside the same without a server; how evenly chunks lie on servers. "
+             "What snapshots cost while a job trains, and how long it takes to go on after kill -9, is "
+             "measured by questions with [a page of their own](recovery.md).")
 
 
 def goals_table(results):

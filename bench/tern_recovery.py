@@ -6,6 +6,7 @@ usage: tern_recovery.py TERN_NULL WHO --model flat:BYTES,US --title TITLE --ever
 """
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ class Drill:
         self.job = self.snapshots = None
 
     def new_job(self, workers=2):
+        if self.snapshots:
+            shutil.rmtree(self.snapshots)
         self.jobs += 1
         folder = self.scratch / f"{self.jobs}"
         self.snapshots = folder / "snapshots"
@@ -133,7 +136,7 @@ class Drill:
     def lines(self):
         goes_back = self.kills[0].began_s > 0
         reload_s = self.reload_s() if goes_back else 0
-        found = [line_of(self.options.title, self.kills, reload_s)]
+        found = [line_of(self.options.title, self.kills, reload_s) | {"seed": self.options.seed}]
         if self.starts_s:
             found.append({"point": f"{self.options.title}, {AGAIN}", "kills": len(self.starts_s),
                           "new_step_s": middle(self.starts_s), "worst_s": max(self.starts_s)})
