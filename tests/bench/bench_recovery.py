@@ -56,8 +56,8 @@ def marks_of_all_workers_are_read_and_a_part_of_one_is_not():
 def what_snapshots_cost_is_the_difference_of_both_kinds_of_jobs():
     options = mock.Mock(model=("flat:1048576", 1 << 20), every=5)
     event = {"event": "snapshot", "step": 5, "seconds": 0.5, "bytes": 1000}
-    without = [{"times": [1.0, 1.0, 1.0, 1.0], "kib": 3072, "saved": [], "warned": []}] * 2
-    saving = [{"times": [1.0, 1.0, 3.0, 1.0], "kib": 4608, "saved": [event], "warned": ["left out"]}] * 2
+    without = [{"times": [1.0, 1.0, 1.0, 1.0], "kib": 3072, "saved": [], "left_out": 0}] * 2
+    saving = [{"times": [1.0, 1.0, 3.0, 1.0], "kib": 4608, "saved": [event], "left_out": 1}] * 2
     plain, found = tern_snapshots.compare(options, without, saving)
     assert (plain["point"], plain["steps_per_s"], plain["delay_steps"], plain["server_mib"]) == ("without", 1, 0, 3)
     want = {"point": "with", "longest_ms": 3000, "median_ms": 1000, "delay_steps": 2, "extra_copies": 1.5,
