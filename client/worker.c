@@ -84,10 +84,11 @@ static void close_all(struct tern_worker *w, const char *type)
 			continue;
 		}
 		tern_talk_say(&s->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:b}", "type", type, "text",
+			json_pack("{s:s, s:o, s:b, s:I, s:b, s:o*}", "type", type, "text",
 				tern_talk_text(w->text), "save", w->interrupted,
 				"finisher", (json_int_t)w->finisher, "back",
-				w->status == -EAGAIN || w->server_is_gone));
+				w->status == -EAGAIN || w->server_is_gone, "view",
+				json_incref(w->view)));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -253,11 +254,13 @@ static void viewed(struct worker_server *s, const json_t *message)
 static void aborted(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
-	const json_t *view = json_object_get(message, "view");
+	json_t *view = json_object_get(message, "view");
 	const json_t *finisher = json_object_get(message, "finisher");
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
+	if (!w->over)
+		w->view = json_incref(view);
 	/* The message may name another finisher, since the one that this worker knows
 	 * of may be leaving. */
 	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
@@ -591,9 +594,17 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 
 	for (uint32_t i = 0; r == 0 && i < w->job.server_count; i++) {
 		r = join(w, i, job);
+		/* This worker waits until a server is removed that was added at an address which
+		 * is none here. */
+		if ((r == -EINVAL || r == -ENODEV) && w->job.view && w->job.added[i] &&
+			w->opts.goes_back) {
+			w->servers[i].gone = true;
+			r = 0;
+		}
 		if (r < 0)
-			snprintf(why->text, sizeof(why->text), "server %u at %s: %s", i,
-				w->job.servers[i], why_not_dialled(r));
+			snprintf(why->text, sizeof(why->text), "server %u at %s: %s",
+				w->servers[i].number, w->job.servers[i],
+				why_not_dialled(r));
 	}
 	json_decref(job);
 	return r;
@@ -732,6 +743,7 @@ void tern_worker_free(struct tern_worker *w)
 	tern_pool_free(w->talk_pool);
 	tern_plan_fini(&w->plan);
 	tern_ps_job_fini(&w->job);
+	json_decref(w->view);
 	free(w->servers);
 	free(w);
 }

@@ -165,6 +165,7 @@ struct tern_worker {
 	bool welcomed;
 	bool back_is_possible; /* opts.goes_back, and the servers may go back, too */
 	bool server_is_gone; /* a connection has ended, so this worker is not to blame */
+	json_t *view; /* the view with which the job goes back, told to all servers; NULL: none */
 	/* change.c: a random number of this process; whether it has joined during the steps;
 	 * slots that were moved away, until all servers have asked about them. */
 	uint64_t incarnation;

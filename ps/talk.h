@@ -54,10 +54,21 @@
  *   worker -> server   "failed" with "begins":[v, k]: server 0 has welcomed the worker with
  *                      snapshot k of step v, and another server with another one; to
  *                      server 0 "found":[v, k] with that one
- *   server -> server   {"type":"address", "server":j, "address":a}: the sender comes in the place of
- *                      server j, which was lost. The answer is {"type":"known"}, "refused", or
- *                      "again" while the other server has a server j
+ *   server -> server   {"type":"address", "server":j, "address":a, "begun":false}: the sender comes in
+ *                      the place of server number j, which was lost, or is to be added; "begun":true:
+ *                      it was in the job already. The answer is {"type":"known"}, "refused",
+ *                      "again" while the other server has a server j, or "removed"
  *   server -> worker   {"type":"address", "server":j, "address":a}
+ *
+ * When servers are added or removed (server/view.c):
+ *
+ *   operator -> server 0  {"type":"drain", "server":j}: remove server number j. The answer is
+ *                      {"type":"draining"} or "refused"
+ *   any                "abort" with "back":true and "view":{...}, the fields of "view"
+ *   server -> worker   {"type":"view", "view":n, "servers":[a, ...], "numbers":[j, ...],
+ *                      "added":[false, ...]}: the servers of the job now, of which the worker
+ *                      has an older list; it joins anew
+ *   server -> server   {"type":"removed", "view":{...}}: this view does not have the receiver
  *
  * Initial values that workers have (server/given.c), after "start":
  *

@@ -72,7 +72,7 @@ static bool read_servers(const json_t *object, uint32_t count, uint32_t *view,
 		seen[numbers[i]] = true;
 		added[i] = json_is_true(is_new);
 	}
-	return true;
+	return numbers[0] == 0;
 }
 
 void tern_view_write_job(json_t *object, const struct tern_ps_job *job)

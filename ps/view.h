@@ -20,7 +20,7 @@ struct tern_view {
 	uint32_t number; /* counts the views; 0: the servers that users have named */
 	uint32_t count;  /* of servers */
 	/* By index: */
-	uint32_t numbers[TERN_SERVERS_MAX]; /* below TERN_SERVERS_MAX, each one once */
+	uint32_t numbers[TERN_SERVERS_MAX]; /* each one once; the first is 0 */
 	bool added[TERN_SERVERS_MAX];
 	char servers[TERN_SERVERS_MAX][128]; /* addresses */
 };

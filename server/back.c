@@ -28,7 +28,7 @@
  * are gone within 10 s. */
 #define SNAPSHOT_NS (5 * TERN_NS_PER_S)
 
-static bool is_allowed(const struct tern_server *s)
+bool back_is_allowed(const struct tern_server *s)
 {
 	if (!s->opts.goes_back || !s->has_job || !s->snapshots)
 		return false;
@@ -43,7 +43,8 @@ static bool is_allowed(const struct tern_server *s)
 
 bool back_is_possible(const struct tern_server *s)
 {
-	return is_allowed(s) && (start_may_have_begun(s) || s->opts.returns) && !s->over;
+	return back_is_allowed(s) && (start_may_have_begun(s) || s->opts.returns) &&
+	       !s->over;
 }
 
 void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
@@ -51,7 +52,7 @@ void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	server_fail_args(s, is_allowed(s) ? -EAGAIN : status, fmt, ap);
+	server_fail_args(s, back_is_allowed(s) ? -EAGAIN : status, fmt, ap);
 	va_end(ap);
 }
 
@@ -136,6 +137,12 @@ void back_on_leaving(struct server_peer *server, const json_t *message)
 
 void back_maybe(struct tern_server *s)
 {
+	if (*s->back_text && !s->back_timer.place && !back_is_allowed(s)) {
+		server_warn(s, "%s: not so, since a process has come that cannot go back",
+			s->back_text);
+		*s->back_text = '\0';
+		view_drop(s);
+	}
 	if (*s->back_text && s->index == 0 && snapshots_published_ns(s) >= s->back_ns &&
 		!is_done(s))
 		back_or_fail(s, -ECANCELED, "%s", s->back_text);
@@ -186,7 +193,7 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 	struct tern_server *s = worker->server;
 	json_int_t step = 0, number = 0;
 
-	if (s->running || !s->opts.returns || !is_allowed(s))
+	if (s->running || !s->opts.returns || !back_is_allowed(s))
 		return false;
 	if (s->index == 0 && s->first_version == 0 &&
 		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "found", &step,

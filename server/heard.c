@@ -109,6 +109,11 @@ static void on_refused_by_zero(struct server_peer *p, const json_t *message)
 		server_aborted(p, "server 0", message);
 }
 
+static void on_removed(struct server_peer *p, const json_t *message)
+{
+	view_on_removed(p->server, message);
+}
+
 /* ---- the table ---- */
 
 static const struct word {
@@ -156,6 +161,7 @@ static const struct word {
 	{"leaving", SERVER, SYNC_STEPS, back_on_leaving},
 	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
+	{"removed", ZERO, ANY_TIME, on_removed},
 	{"refused", ZERO, ANY_TIME, on_refused_by_zero},
 };
 

@@ -15,6 +15,7 @@
 
 void join_forget_job(struct tern_server *s)
 {
+	s->opts.index = view_own_number(s);
 	snapshots_fini(s);
 	given_fini(s);
 	shard_fini(s);
@@ -57,6 +58,8 @@ static int adopt(struct tern_server *s, const struct tern_ps_job *job, uint32_t 
 		r = norm_init(s);
 	if (r < 0)
 		join_forget_job(s);
+	else
+		view_on_adopt(s);
 	return r;
 }
 
@@ -165,9 +168,9 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 
 	if (decode_job(message, &job, why) < 0)
 		return false;
-	good = view_is_settled(p, &job) && has_workers(p, &job, why) &&
+	good = has_workers(p, &job, why) &&
 	       read_numbers(message, &job, index, &server, why) &&
-	       agree(p, &job, server, why);
+	       view_is_settled(p, &job, why) && agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);
 	tern_ps_job_fini(&job);

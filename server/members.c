@@ -27,7 +27,7 @@
 #include "base/util.h"
 #include "rendezvous/peer.h"
 
-#define DIAL_AGAIN_NS TERN_NS_PER_S
+#define DIAL_AGAIN_NS (200 * TERN_NS_PER_MS)
 
 /* ---- the new server ---- */
 
@@ -72,7 +72,7 @@ static void say_address(struct member_link *l)
 					  address, "begun", s->opts.has_begun));
 }
 
-/* Tries again in a second. */
+/* Tries again in a moment. */
 static void dial_later(struct member_link *l)
 {
 	struct tern_server *s = l->server;
@@ -129,8 +129,9 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 	if (strcmp(type, "again") == 0) {
 		told_later(l);
 	} else if (strcmp(type, "removed") == 0) {
-		l->server->stats.drained = true;
-		server_fail(l->server, -EAGAIN, "it was removed from the job");
+		if (!l->server->running && !view_on_removed(l->server, message))
+			tern_peer_close(
+				l->peer); /* the member does not know the newest view */
 	} else if (strcmp(type, "abort") == 0) {
 		if (!l->server->running && view_on_abort(l->server, message))
 			server_fail(l->server, -EAGAIN, "the servers of the job change");
@@ -298,7 +299,7 @@ const char *members_find(const struct tern_server *s, uint32_t index)
 
 const char *members_address_of(const struct tern_server *s, uint32_t index)
 {
-	const struct server_peer *p = find_newcomer(s, index);
+	const struct server_peer *p = find_newcomer(s, view_number(s, index));
 
 	if (index == 0)
 		return members_find(s, 0);
@@ -365,7 +366,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	}
 	if (!view_has(s, (uint32_t)index) &&
 		json_is_true(json_object_get(message, "begun"))) {
-		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "removed"));
+		view_say_removed(p);
 		return;
 	}
 	/* The sender may mean to replace this server itself. */
@@ -375,13 +376,13 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			(unsigned)index);
 		return;
 	}
-	if (has_server(s, (uint32_t)index)) {
-		guests_ask_later(p);
-		return;
-	}
-	if (!view_has(s, (uint32_t)index)) {
+	if (!find_newcomer(s, (uint32_t)index) && !view_has(s, (uint32_t)index)) {
 		if (view_may_add(p, (uint32_t)index) && know(p, (uint32_t)index, address))
 			view_add(p);
+		return;
+	}
+	if (has_server(s, (uint32_t)index)) {
+		guests_ask_later(p);
 		return;
 	}
 	if (!know(p, (uint32_t)index, address))

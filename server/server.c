@@ -204,7 +204,8 @@ static void refuse(struct server_peer *p, bool later, const char *fmt, va_list a
 	vsnprintf(text, sizeof(text), fmt, ap);
 	p->refused = true;
 	p->returning = p->ready = p->chosen = false;
-	free(TERN_TAKE(p->address));
+	if (p->address)
+		members_left(p);
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(

@@ -724,6 +724,8 @@ int64_t leaving_finisher(const struct tern_server *s);
  * goes back to its newest snapshot. */
 void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* True if all processes of the job can go back. */
+bool back_is_allowed(const struct tern_server *s);
 /* True if the job may go back, and its steps have begun, now or before. */
 bool back_is_possible(const struct tern_server *s);
 /* Goes back when a snapshot is published. Server 0 only. */
@@ -764,9 +766,12 @@ void members_tell(struct server_peer *worker);
 void members_left(struct server_peer *p);
 
 /* view.c */
-/* Compares the view of a worker that joins with this server's. False: the worker was told a newer
- * one, or is asked to come again. */
-bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job);
+/* Compares the view of a worker that joins with this server's. False: the worker may not join: for
+ * the reason in `why`, or if that is empty, since it was told a newer view or will ask again. */
+bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why);
+/* This server has taken over a job. */
+void view_on_adopt(struct tern_server *s);
 /* The number of server `index` of the job, and of this server: their names for users. */
 uint32_t view_number(const struct tern_server *s, uint32_t index);
 uint32_t view_own_number(const struct tern_server *s);
@@ -779,6 +784,12 @@ void view_go(struct tern_server *s);
 json_t *view_for(const struct tern_server *s);
 /* Takes a newer view from a message that says that the job goes back. False: it has none. */
 bool view_on_abort(struct tern_server *s, const json_t *message);
+/* Tells a process that this server's view has no server of its number. */
+void view_say_removed(struct server_peer *p);
+/* Ends this server, if the message has a newer view without it. False: it has not. */
+bool view_on_removed(struct tern_server *s, const json_t *message);
+/* There will be no next view. */
+void view_drop(struct tern_server *s);
 /* A server is at another address now. */
 void view_moved(struct tern_server *s, uint32_t number, const char *address);
 /* False: p cannot be added as server `number`, and is told why, or will ask again. */

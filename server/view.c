@@ -29,33 +29,81 @@ static void say_view(struct server_peer *worker)
 	tern_talk_say(&worker->talk, tern_view_json(&worker->server->view, "view"));
 }
 
-/* Takes over a newer view before the steps: workers with an older one are told. */
+/* The number of a server that is connected with server 0 or has told its address; UINT32_MAX: p is
+ * none. */
+static uint32_t number_of(const struct server_peer *p)
+{
+	if (p->is_server)
+		return view_number(p->server, p->index);
+	return p->address ? p->index : UINT32_MAX;
+}
+
+/* Takes over a newer view before the steps. Workers with an older one are told, and so are
+ * servers that it does not have any more. */
 static void take(struct tern_server *s, const struct tern_view *view)
 {
 	s->view = *view;
-	for (uint32_t i = 0; s->has_job && i < s->job.workers; i++)
-		if (s->workers[i] && !s->workers[i]->absent && !s->workers[i]->gone)
-			say_view(s->workers[i]);
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+		uint32_t number = number_of(p);
+
+		if (p->gone || p->refused)
+			continue;
+		if (p->is_worker)
+			say_view(p);
+		else if (number != UINT32_MAX &&
+			 tern_view_find(view, number) == UINT32_MAX)
+			view_say_removed(p);
+	}
 }
 
-bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job)
+/* True if the worker's job is another one than this server's, whatever their servers. */
+static bool is_other_job(const struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	const struct tern_server *s = worker->server;
+	struct tern_ps_job same = *job;
+
+	same.server_count = s->job.server_count;
+	return tern_ps_job_differs(&s->job, &same, tern_peer_name(worker->peer), why);
+}
+
+bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
 {
 	struct tern_server *s = worker->server;
 	struct tern_view view;
 
+	if (s->has_job && s->job.view != job->view && is_other_job(worker, job, why))
+		return false;
 	if (job->view < s->view.number) {
 		say_view(worker);
 		return false;
 	}
+	if (!s->has_job || s->job.view == job->view)
+		return true;
 	if (job->view > s->view.number && !s->running) {
 		tern_view_of_job(job, &view);
 		take(s, &view);
 	}
 	/* The workers of the job that this server has leave it, since its view is older. */
-	if (!s->has_job || s->job.view == job->view)
-		return true;
 	guests_ask_later(worker);
 	return false;
+}
+
+void view_on_adopt(struct tern_server *s)
+{
+	if (s->job.view > s->view.number)
+		tern_view_of_job(&s->job, &s->view);
+	/* Servers have come before it was known whether they are to be added. */
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (!p->address || p->gone || p->refused || view_has(s, p->index))
+			continue;
+		free(TERN_TAKE(p->address));
+		guests_ask_later(p);
+	}
 }
 
 uint32_t view_number(const struct tern_server *s, uint32_t index)
@@ -94,6 +142,10 @@ void view_moved(struct tern_server *s, uint32_t number, const char *address)
 
 	if (i != UINT32_MAX && s->view.added[i])
 		snprintf(s->view.servers[i], sizeof(s->view.servers[i]), "%s", address);
+	i = tern_view_find(&s->next_view, number);
+	if (i != UINT32_MAX && s->next_view.added[i])
+		snprintf(s->next_view.servers[i], sizeof(s->next_view.servers[i]), "%s",
+			address);
 }
 
 /* ---- the next view ---- */
@@ -110,7 +162,7 @@ static bool prepare_next(struct tern_server *s)
 	return true;
 }
 
-/* The next view is complete so far. */
+/* Takes the next view at once before the steps; during the steps after a snapshot. */
 static void change(struct tern_server *s, const char *why)
 {
 	server_note(s, "%s", why);
@@ -144,6 +196,31 @@ bool view_on_abort(struct tern_server *s, const json_t *message)
 	return true;
 }
 
+void view_say_removed(struct server_peer *p)
+{
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:o*}", "type", "removed", "view", view_for(p->server)));
+}
+
+bool view_on_removed(struct tern_server *s, const json_t *message)
+{
+	struct tern_view view;
+
+	if (!tern_view_read(json_object_get(message, "view"), &view) ||
+		view.number <= s->view.number ||
+		tern_view_find(&view, view_own_number(s)) != UINT32_MAX)
+		return false;
+	s->view = view;
+	s->stats.drained = true;
+	server_fail(s, -EAGAIN, "this server was removed from the job");
+	return true;
+}
+
+void view_drop(struct tern_server *s)
+{
+	s->next_view.number = 0;
+}
+
 /* ---- adding ---- */
 
 bool view_may_add(struct server_peer *p, uint32_t number)
@@ -156,14 +233,14 @@ bool view_may_add(struct server_peer *p, uint32_t number)
 			"server %u is not in the job, and only server 0 adds servers: "
 			"--join %s",
 			number, worker ? worker->zero : "its address");
-	else if (!s->running || s->over || !prepare_next(s))
+	else if (!s->running || s->over)
 		guests_ask_later(p);
 	else if (!back_is_possible(s))
 		server_refuse(p,
 			"the job cannot go on from a snapshot, and so not with another "
 			"server: all servers need --snapshots, and nobody --server-wait "
 			"0");
-	else if (s->next_view.count == TERN_SERVERS_MAX ||
+	else if (!prepare_next(s) || s->next_view.count == TERN_SERVERS_MAX ||
 		 tern_view_find(&s->next_view, number) != UINT32_MAX)
 		guests_ask_later(p); /* another newcomer has this number */
 	else
@@ -198,7 +275,8 @@ static const char *why_not(struct tern_server *s, uint32_t number)
 {
 	if (s->has_job ? s->index != 0 : s->opts.index != 0)
 		return "only server 0 removes servers: --join has its address";
-	if (!s->opts.goes_back || (s->running && !back_is_possible(s)))
+	if (!s->opts.goes_back ||
+		(s->running ? !back_is_possible(s) : s->has_job && !back_is_allowed(s)))
 		return "the job cannot go on from a snapshot, and so not with fewer "
 		       "servers: all servers need --snapshots, and nobody --server-wait "
 		       "0";
@@ -206,10 +284,10 @@ static const char *why_not(struct tern_server *s, uint32_t number)
 		return "the job is ending";
 	if (number == 0)
 		return "server 0 decides which servers the job has, and stays";
-	if (!prepare_next(s))
-		return "no worker has told it the job yet";
 	if (!view_has(s, number))
 		return "the job has no server of this number";
+	if (!prepare_next(s))
+		return "no worker has told it the job yet";
 	return NULL;
 }
 
@@ -222,7 +300,7 @@ const char *tern_server_drain(struct tern_server *s, uint32_t number)
 	if (text)
 		return text;
 	index = tern_view_find(&s->next_view, number);
-	if (index == UINT32_MAX) /* it is removed already */
+	if (index == UINT32_MAX) /* it is to be removed already */
 		return NULL;
 	tern_view_remove(&s->next_view, index);
 	snprintf(why, sizeof(why), "server %u is removed from the job", number);

@@ -67,9 +67,10 @@ static const struct option options[] = {
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
 	LOGDIR_OPTION(struct server_settings, logdir),
 	OPTION(TEXT, "join", "ADDRESS,...",
-		"come in the place of the lost server --index of a job with --snapshots: "
-		"addresses of other servers of the job, which then tell the workers this "
-		"one's",
+		"come to a job with --snapshots, in the place of its lost server "
+		"--index, "
+		"or as one more server with a new --index: addresses of other servers of "
+		"the job, with that of server 0 for a new one",
 		struct server_settings, join),
 	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
@@ -525,7 +526,8 @@ static int check_join(struct server_role *s, struct message *error)
 		return 0;
 	if (settings->index == UINT64_MAX)
 		return options_refuse(error,
-			"--join %.300s: needs --index, the number of the lost server",
+			"--join %.300s: needs --index, the number of the lost server, or "
+			"a new one",
 			settings->join);
 	if (settings->server_wait_s == 0)
 		return options_refuse(error,

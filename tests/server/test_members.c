@@ -76,12 +76,12 @@ static void test_a_server_that_does_not_go_back_takes_no_address(void **state)
 	visit(&rig, &v);
 	say(&v, of_1);
 	run_until(&rig, &v.refused);
-	assert_string_equal(v.text, "no server 1 of this job is lost");
+	assert_non_null(strstr(v.text, "does not go back to snapshots"));
 	stop_and_close(&rig);
 }
 
-/* Numbers that a job of one server cannot have lost: its own, and one that it has not. */
-static void test_only_a_lost_server_may_come(void **state)
+/* The server's own number, and one that the job has not, for which it is too early. */
+static void test_only_other_servers_may_come(void **state)
 {
 	struct visitor worker, v;
 	struct rig rig;
@@ -97,9 +97,82 @@ static void test_only_a_lost_server_may_come(void **state)
 		v.text, "this is server 0 itself: --join has the addresses of others");
 	visit(&rig, &v);
 	say(&v, of_1);
-	run_until(&rig, &v.refused);
-	assert_string_equal(v.text, "no server 1 of this job is lost");
+	run_until(&rig, &v.again);
+	assert_null(newest(&rig)->address);
 	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+/* A process that has been server 1 of a job asks one that has none of that number, and knows no
+ * newer list of servers: it must not be told that it was removed. */
+static void test_who_knows_less_removes_nobody(void **state)
+{
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	join_well(&rig, &worker, &job, 0);
+	visit(&rig, &v);
+	say(&v, "{\"type\":\"address\",\"server\":1,\"begun\":true,"
+		"\"address\":\"tcp://127.0.0.1:9\"}");
+	for (int i = 0; i < 200; i++)
+		step(&rig);
+	assert_false(v.refused);
+	assert_null(newest(&rig)->address);
+	close_rig(&rig);
+}
+
+/* ---- servers that are to be removed ---- */
+
+static void drain(
+	struct rig *rig, struct visitor *v, const char *number, const char *says)
+{
+	char text[100];
+
+	snprintf(text, sizeof(text), "{\"type\":\"drain\",\"server\":%s}", number);
+	visit(rig, v);
+	say(v, text);
+	run_until(rig, &v->refused);
+	assert_non_null(strstr(v->text, says));
+}
+
+static void test_what_cannot_be_removed_stays(void **state)
+{
+	struct visitor worker, v[7];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	drain(&rig, &v[0], "1", "--snapshots");
+	rig.server->opts.goes_back = true;
+	drain(&rig, &v[1], "0", "server 0 decides");
+	drain(&rig, &v[2], "1", "no worker has told it the job yet");
+	drain(&rig, &v[3], "-1", "no number of a server");
+	drain(&rig, &v[4], "256", "no number of a server");
+	drain(&rig, &v[5], "\"1\"", "no number of a server");
+	join_well(&rig, &worker, &job, 0);
+	drain(&rig, &v[6], "1", "--snapshots"); /* the worker does not go back */
+	assert_int_equal(rig.server->next_view.number, 0);
+	close_rig(&rig);
+}
+
+/* A worker of another job brings a newer list of servers: this server's job keeps its own. */
+static void test_a_view_of_another_job_is_not_taken(void **state)
+{
+	struct tern_ps_job other = job;
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	join_well(&rig, &worker, &job, 0);
+	other.slots = 2;
+	other.view = 5;
+	join(&rig, &v, &other, 1000, 1);
+	run_until(&rig, &v.refused);
+	assert_int_equal(rig.server->view.number, 0);
 	close_rig(&rig);
 }
 
@@ -165,7 +238,10 @@ int main(void)
 		cmocka_unit_test(test_a_wrong_address_is_refused),
 		cmocka_unit_test(test_an_address_of_128_characters_is_refused),
 		cmocka_unit_test(test_a_server_that_does_not_go_back_takes_no_address),
-		cmocka_unit_test(test_only_a_lost_server_may_come),
+		cmocka_unit_test(test_only_other_servers_may_come),
+		cmocka_unit_test(test_who_knows_less_removes_nobody),
+		cmocka_unit_test(test_what_cannot_be_removed_stays),
+		cmocka_unit_test(test_a_view_of_another_job_is_not_taken),
 		cmocka_unit_test(test_one_process_is_a_server),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the list of a job's servers (ps/view.h): it comes back from JSON as it was, a malformed
+ * one is refused, and numbers stay when servers are removed and added. */
+#include "tests/harness/cmocka.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/util.h"
+#include "ps/view.h"
+
+static char named[3][128] = {"tcp://a:1", "tcp://b:1", "tcp://c:1"};
+
+/* View 1 of a job of three servers, of which the second one was removed, and one was added. */
+static struct tern_view some_view(void)
+{
+	struct tern_view view;
+
+	tern_view_of_job(
+		&(struct tern_ps_job){.servers = named, .server_count = 3}, &view);
+	view.number = 1;
+	tern_view_remove(&view, 1);
+	tern_view_add(&view, 7, "tcp://d:1");
+	return view;
+}
+
+static void assert_some(const struct tern_view *view)
+{
+	assert_int_equal(view->number, 1);
+	assert_int_equal(view->count, 3);
+	assert_int_equal(tern_view_find(view, 0), 0);
+	assert_int_equal(tern_view_find(view, 1), UINT32_MAX);
+	assert_int_equal(tern_view_find(view, 2), 1);
+	assert_int_equal(tern_view_find(view, 7), 2);
+	assert_false(view->added[1]);
+	assert_true(view->added[2]);
+	assert_string_equal(view->servers[1], "tcp://c:1");
+	assert_string_equal(view->servers[2], "tcp://d:1");
+}
+
+static void test_numbers_stay(void **state)
+{
+	struct tern_view view = some_view();
+
+	(void)state;
+	assert_some(&view);
+}
+
+static void test_a_view_comes_back(void **state)
+{
+	struct tern_view view = some_view(), back;
+	json_t *message = tern_view_json(&view, "view");
+
+	(void)state;
+	assert_true(tern_view_read(message, &back));
+	assert_some(&back);
+	json_decref(message);
+}
+
+static void test_a_view_comes_back_through_a_job(void **state)
+{
+	struct tern_ps_job job = {.server_count = 3}, read = {.server_count = 3};
+	struct tern_view view = some_view(), back;
+	json_t *object = json_object();
+
+	(void)state;
+	tern_view_set_job(&view, &job);
+	tern_view_write_job(object, &job);
+	assert_true(tern_view_read_job(object, &read));
+	read.servers = view.servers;
+	tern_view_of_job(&read, &back);
+	assert_some(&back);
+	json_decref(object);
+}
+
+/* Users of another host have named the servers by other addresses. */
+static void test_named_servers_are_where_the_user_says(void **state)
+{
+	static char here[3][128] = {"tcp://x:1", "tcp://y:1", "tcp://z:1"};
+	struct tern_view view = some_view();
+
+	(void)state;
+	assert_true(tern_view_locate(&view, here, 3));
+	assert_string_equal(view.servers[1], "tcp://z:1");
+	assert_string_equal(view.servers[2], "tcp://d:1");
+	assert_false(tern_view_locate(&view, here, 2));
+}
+
+static void test_malformed_views_are_refused(void **state)
+{
+	static const char *const texts[] = {
+		"{}",
+		"{\"servers\":[\"a\"]}",
+		"{\"servers\":[],\"view\":1,\"numbers\":[],\"added\":[]}",
+		"{\"servers\":[\"a\"],\"view\":0,\"numbers\":[0],\"added\":[false]}",
+		"{\"servers\":[\"a\"],\"view\":-1,\"numbers\":[0],\"added\":[false]}",
+		"{\"servers\":[\"a\"],\"view\":1e300,\"numbers\":[0],\"added\":[false]}",
+		"{\"servers\":[\"a\"],\"view\":2147483648,\"numbers\":[0],\"added\":["
+		"false]}",
+		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[1],\"added\":[false]}",
+		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0,1],\"added\":[false]}",
+		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":[]}",
+		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":[0]}",
+		"{\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,0],\"added\":["
+		"false,"
+		"false]}",
+		"{\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,256],\"added\":["
+		"false,"
+		"true]}",
+		"{\"servers\":[\"a\",\"\"],\"view\":1,\"numbers\":[0,1],\"added\":[false,"
+		"true]}",
+		"{\"servers\":[\"a\",7],\"view\":1,\"numbers\":[0,1],\"added\":[false,"
+		"true]}",
+	};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		json_t *message = json_loads(texts[i], 0, NULL);
+		struct tern_view view;
+
+		assert_non_null(message);
+		assert_false(tern_view_read(message, &view));
+		json_decref(message);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_numbers_stay),
+		cmocka_unit_test(test_a_view_comes_back),
+		cmocka_unit_test(test_a_view_comes_back_through_a_job),
+		cmocka_unit_test(test_named_servers_are_where_the_user_says),
+		cmocka_unit_test(test_malformed_views_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
