@@ -17,7 +17,7 @@
  * server 0 itself, tells the other server with which one server 0 begins, and that server is made
  * anew with this one. But a server 0 that has found none searches again.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

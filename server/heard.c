@@ -7,7 +7,7 @@
  *
  * ps/talk.h says what the messages mean.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

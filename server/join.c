@@ -5,7 +5,7 @@
  * it (tern_ps_job_differs()). Workers are welcomed when this server's chunks are made.
  * The steps start on all servers when all workers have joined every server.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -32,7 +32,7 @@
  * waits for the worker that finishes the job, and then the servers wait for the goodbye
  * of each worker.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -22,7 +22,7 @@
  * The new holder may be lost, too, at any point of this. So decisions are numbered, and a
  * "take" whose number is not above that of the slot's last "take" has no effect.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -17,7 +17,7 @@
  * a connection to each member, and makes it anew when it is lost: a member that goes back to a
  * snapshot (opts.goes_back) ends all of its connections.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

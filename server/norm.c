@@ -6,7 +6,7 @@
  * has them, and sends the norm to these servers. Only then do the chunks change their
  * parameters and optimizer state (w, m, v), and all of them use the same number.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <math.h>

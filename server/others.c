@@ -5,7 +5,7 @@
  * connections carry the losses of workers (lease.c) and the shares of a norm (norm.c).
  * Through them a server also notices the loss of another server, and can name it.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * connections are closed in an orderly way, and ended() is called when they are closed,
  * or after two seconds.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A server's part of a snapshot: copies of its chunks, and the file that they go to. */
+#include "server/membership.h"
 #include "server/snapshot_state.h"
 
 #include <errno.h>

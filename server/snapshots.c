@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "server/membership.h"
 #include "server/snapshot_state.h"
 
 #define MARGIN_FIRST 2u

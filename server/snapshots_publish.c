@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/membership.h"
 #include "server/snapshot_state.h"
 
 #define KEEP  3u

@@ -20,7 +20,7 @@
  * worker, as if it had come and left. So it is lost when the steps begin, and may come later
  * (change.c).
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

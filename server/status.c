@@ -14,6 +14,7 @@
  * What must outlive a server whose job goes back is in the caller's struct
  * tern_server_history: the next server in its place goes on with it.
  */
+#include "server/membership.h"
 #include "server/snapshot_state.h"
 
 #include <math.h>

@@ -43,7 +43,7 @@
  * (lease.c). The holder of a slot sends each chunk of its gradient once for every
  * version, so each of its sends meets exactly one receive here.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 

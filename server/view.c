@@ -15,7 +15,7 @@
  * anew. A worker may also have a newer one than a server that was away. So the newest view is known
  * for as long as one process of the job lives that has it.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of a server that is told where another one is, which comes in the place of a lost one:
  * whatever a process says that claims to be one, only that process ends. */
+#include "server/membership.h"
 #include "tests/server/server_bed.h"
 
 #include <errno.h>

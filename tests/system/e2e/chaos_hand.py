@@ -43,6 +43,7 @@ class HandStory:
         self.addresses = {}
         self.processes = {}
         self.moved_s = 0  # when a server came to its address
+        self.hurt_s = 0  # when a server was killed or asked to end
 
     # ---- what the user types ----
 
@@ -85,6 +86,9 @@ class HandStory:
         servers = [self.processes["server", i] for i in range(self.counts["server"]) if i != but]
         return all(s.lives() and s.begun_s > self.moved_s for s in servers)
 
+    def has_begun_since(self, then_s):
+        return all(self.processes["server", i].begun_s > then_s for i in range(self.counts["server"]))
+
     # ---- what happens ----
 
     def is_done(self):
@@ -111,13 +115,15 @@ class HandStory:
                 return None
             time.sleep(0.001)
         role = self.rng.choice(["server", "server", "worker"])
-        if self.fabric == "shm" and not self.is_settled():
+        if self.fabric == "shm" and not (self.is_settled() and self.has_begun_since(self.hurt_s)):
             role = "worker"
         index, way = self.rng.randrange(self.counts[role]), self.rng.choice(WAYS)
         victim, was = self.processes[role, index], self.step()
         if not victim.lives() or self.is_done():
             return None
         victim.process.send_signal(way)
+        if role == "server" and way != signal.SIGSTOP:
+            self.hurt_s = time.monotonic()
         self.killed.append((phase, role))
         self.log.append(f"--- {way.name} to {role} {index} in {phase}, at step {was}")
         self.watch = time.monotonic(), was

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Servers that are lost, come elsewhere, are added and removed while their job goes on.
+ */
+#ifndef TERN_SERVER_MEMBERSHIP_H
+#define TERN_SERVER_MEMBERSHIP_H
+
+#include "server/server_state.h"
+
+/* back.c */
+/* Ends the job, because a process is lost without which it cannot go on. If opts.goes_back, it
+ * goes back to its newest snapshot. */
+void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* True if all processes of the job can go back. */
+bool back_is_allowed(const struct tern_server *s);
+/* True if the job may go back, and its steps have begun, now or before. */
+bool back_is_possible(const struct tern_server *s);
+/* Goes back when a snapshot is published. Server 0 only. */
+void back_when_saved(struct tern_server *s, const char *why);
+/* This server was asked to end: goes back when a snapshot is published, or after some seconds. */
+void back_leave(struct tern_server *s, const char *why);
+/* A process of the job has said "abort" with "back". */
+void back_on_abort(struct tern_server *s, const json_t *message, const char *why);
+/* The last worker is lost. */
+void back_without_workers(struct tern_server *s);
+void back_on_leaving(struct server_peer *server, const json_t *message);
+/* No snapshot is being taken any more. */
+void back_maybe(struct tern_server *s);
+/* The server that is made in this one's place is to begin with this snapshot. */
+void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number);
+/* Server 0: another server has found another snapshot, this one, and is to begin with server 0's. */
+void back_send_away(struct server_peer *server, json_int_t step, json_int_t number);
+/* A worker has found that another server begins with another snapshot than this one: if that
+ * is server 0, this one searches again. True: it does. */
+bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
+
+/* members.c */
+int members_init(struct tern_server *s);
+void members_leave(struct tern_server *s); /* says goodbye to the members */
+void members_end(struct tern_server *s);
+void members_fini(struct tern_server *s);
+void members_on_address(struct server_peer *p, const json_t *message);
+/* Where the server is now, as it has told this one, or else as a worker has told that is here. */
+const char *members_find(const struct tern_server *s, uint32_t index);
+/* The same for a job of which a worker is here. */
+const char *members_address_of(const struct tern_server *s, uint32_t index);
+/* Writes the addresses at which this server can be reached, in the form of one address.
+ * Negative errno as of tern_listener_addresses(). */
+int members_write_own(const struct tern_server *s, char *out, size_t bytes);
+/* Tells a worker the new addresses of servers. */
+void members_tell(struct server_peer *worker);
+/* The connection with a server that has told its address has ended. */
+void members_left(struct server_peer *p);
+
+/* view.c */
+/* Compares the view of a worker that joins with this server's. False: the worker may not join: for
+ * the reason in `why`, or if that is empty, since it was told a newer view or will ask again. */
+bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why);
+/* This server has taken over a job. */
+void view_on_adopt(struct tern_server *s);
+/* The number of server `index` of the job, and of this server: their names for users. */
+uint32_t view_number(const struct tern_server *s, uint32_t index);
+uint32_t view_own_number(const struct tern_server *s);
+/* True if the newest view has a server of this number, or no view is known. */
+bool view_has(const struct tern_server *s, uint32_t number);
+/* The job goes back: with the next view, if there is one. */
+void view_go(struct tern_server *s);
+/* The newest view as JSON, for processes that are told to go back; NULL: there is none, or no
+ * memory. */
+json_t *view_for(const struct tern_server *s);
+/* Takes a newer view from a message that says that the job goes back. False: it has none. */
+bool view_on_abort(struct tern_server *s, const json_t *message);
+/* Tells a process that this server's view has no server of its number. */
+void view_say_removed(struct server_peer *p);
+/* Ends this server, if the message has a newer view without it. False: it has not. */
+bool view_on_removed(struct tern_server *s, const json_t *message);
+/* There will be no next view. */
+void view_drop(struct tern_server *s);
+/* A server is at another address now. */
+void view_moved(struct tern_server *s, uint32_t number, const char *address);
+/* False: p cannot be added as server `number`, and is told why, or will ask again. */
+bool view_may_add(struct server_peer *p, uint32_t number);
+/* Adds a server, whose number and address are known, to the next view. */
+void view_add(struct server_peer *newcomer);
+/* The connection of a server has ended that had told its address. */
+void view_newcomer_left(struct server_peer *p);
+void view_on_drain(struct server_peer *p, const json_t *message);
+
+#endif
