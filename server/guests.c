@@ -5,7 +5,9 @@
  * that guest, and leaves nothing behind.
  *
  * Bounds: a guest has GUEST_NS to join, anew after each "again", and is cut LEAVING_NS
- * after it was refused. There are at most opts.guests_max guests: one more replaces the oldest.
+ * after it was refused. A guest that asks what the job does has GUEST_NS from its first question,
+ * and "again" does not renew them. There are at most opts.guests_max guests: one more replaces
+ * the oldest.
  *
  * Only the first join may be as long as the longest job (TERN_PS_JOB_TEXT_MAX), since
  * parsing it holds up the server. When the server has a job, a message may have little
@@ -106,12 +108,29 @@ static void set_timer(struct server_peer *p, uint64_t in_ns)
 	tern_timer_set(s->opts.ctx, &p->guest_timer, tern_now_ns(s->env) + in_ns);
 }
 
-/* Asks a guest to send its message again, and gives it GUEST_NS for that. */
+static uint64_t time_left(const struct server_peer *p)
+{
+	uint64_t now_ns = tern_now_ns(p->server->env);
+
+	if (!p->question_until_ns)
+		return GUEST_NS;
+	return p->question_until_ns > now_ns ? p->question_until_ns - now_ns : 0;
+}
+
+/* Asks a guest to send its message again, and gives it GUEST_NS for that, or what is left of
+ * the time for its question. */
 static void say_again(struct server_peer *p)
 {
 	p->asks_again = false;
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "again"));
-	set_timer(p, GUEST_NS);
+	set_timer(p, time_left(p));
+}
+
+void guests_asked(struct server_peer *p)
+{
+	if (!p->question_until_ns)
+		p->question_until_ns = tern_now_ns(p->server->env) + GUEST_NS;
+	set_timer(p, time_left(p));
 }
 
 void guests_ask_later(struct server_peer *p)
@@ -128,8 +147,13 @@ static void time_is_up(struct tern_timer *timer)
 		return;
 	if (p->refused)
 		server_drop(p);
-	else if (p->asks_again)
+	else if (p->asks_again && time_left(p))
 		say_again(p);
+	else if (p->question_until_ns)
+		server_refuse(p,
+			"it is still connected %llu s after its question: expected the "
+			"end of the connection",
+			GUEST_NS / TERN_NS_PER_S);
 	else
 		server_refuse(p,
 			"it has not said within %llu s which worker or server it is",

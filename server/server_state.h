@@ -67,7 +67,10 @@ struct server_peer {
 	bool unlinked;                 /* the connection is lost, and may be restored */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool asks_again;               /* guest_timer asks the guest to join again */
-	bool lost;                     /* the job continues without this worker */
+	bool has_status;               /* status.c: this guest's question was answered */
+	uint64_t
+		question_until_ns; /* guests.c: end of the time for it; 0: none was asked */
+	bool lost;                 /* the job continues without this worker */
 	/* leaving.c: the worker was asked to end; server 0 has allowed it to end. */
 	bool leaving, may_go;
 	/* Answers of the worker to the last roll call of leaving.c. */
@@ -319,6 +322,10 @@ struct status_marks {
 	uint64_t count;     /* of all marks that were made */
 	uint64_t gradients; /* stats.gradients_added at the last look */
 	uint64_t moved_ns;  /* when it was seen to grow, or the steps began */
+	/* The step at the last look, when it was seen to be reached, and how long the last
+	 * step took before that; 0 s: no step was made yet. */
+	uint64_t step, step_ns;
+	double step_s;
 };
 
 struct given_part { /* a range of given initial values, in version 0 of a chunk */
@@ -539,6 +546,9 @@ void guests_leave(struct server_peer *p); /* p has joined the job: a guest no mo
 void guests_know_job(struct tern_server *s, const struct server_peer *p);
 /* Asks guest p to send its message again in a moment: what it asks for may be free then. */
 void guests_ask_later(struct server_peer *p);
+/* Guest p asks what the job does. The time of a guest runs from its first question on, and
+ * guests_ask_later() does not renew it. */
+void guests_asked(struct server_peer *p);
 /* p was refused: if p is a guest and does not close the connection within LEAVING_NS
  * (guests.c), the server cuts it. */
 void guests_refused(struct server_peer *p);
@@ -760,6 +770,7 @@ void status_goes_back(struct tern_server *s); /* the job goes back, now or still
 void status_snapshot_ended(
 	struct tern_server *s, const struct tern_server_snapshot *snapshot);
 void status_mark(struct tern_server *s); /* notes which step this server is at */
+/* Answers the question of a guest, or asks it to repeat the question later. */
 void status_on_status(struct server_peer *guest, const json_t *message);
 /* What this server knows of the job, with workers from `from` on, as a message "status". */
 json_t *status_answer(struct tern_server *s, uint32_t from);

@@ -5,8 +5,9 @@
  *
  * Bounds: an answer describes at most PAGE workers, and names the first one of the next page.
  * A server gives QUESTIONS_BURST answers in a row, and then one every QUESTION_NS; a guest that
- * asks more often is told "again" (guests.c). A guest stays for 30 s, so answers that it does not
- * read take at most some 90 MB, whatever it asks.
+ * asks when none is left is told "again". A connection gets one answer, and ends at most 35 s
+ * after its first question (guests.c). So at most 382 answers wait for guests that do not read,
+ * and they take at most some 90 MB.
  *
  * Steps per second need a look at the past: the tick of late.c, at most one a second, calls
  * status_mark(). Nothing is counted on the data path.
@@ -99,14 +100,22 @@ void status_mark(struct tern_server *s)
 	struct status_marks *m = &s->marks;
 	uint64_t now_ns = tern_now_ns(s->env);
 	const struct status_mark *last = &m->ring[(m->count - 1) % STATUS_MARKS];
+	uint64_t step = step_of(s);
 
+	if (m->count && step > m->step)
+		m->step_s =
+			(double)(now_ns - m->step_ns) / 1e9 / (double)(step - m->step);
+	if (!m->count || step > m->step) {
+		m->step = step;
+		m->step_ns = now_ns;
+	}
 	if (s->stats.gradients_added != m->gradients) {
 		m->gradients = s->stats.gradients_added;
 		m->moved_ns = now_ns;
 	}
 	if (m->count && now_ns - last->ns < MARK_NS)
 		return;
-	m->ring[m->count++ % STATUS_MARKS] = (struct status_mark){now_ns, step_of(s)};
+	m->ring[m->count++ % STATUS_MARKS] = (struct status_mark){now_ns, step};
 }
 
 /* Steps per second since the oldest mark; NAN: not known yet. */
@@ -208,6 +217,8 @@ static void set_progress(struct tern_server *s, json_t *object)
 		set_known(object, "samples_per_s",
 			rate * s->job.batch * (sync ? s->job.slots : 1));
 	set_known(object, "quiet_s", seconds_since(s, s->marks.moved_ns));
+	if (s->marks.step_s > 0)
+		set_known(object, "step_s", s->marks.step_s);
 	if (s->index == 0) {
 		set_known(object, "loss", progress_loss(s));
 		set_known(object, "lr", progress_lr(s, step));
@@ -371,8 +382,8 @@ static json_t *servers_of(const struct tern_server *s)
 
 		if (s->index != 0 && i != 0 && i != s->index)
 			continue;
-		one = json_pack("{s:I, s:s}", "server", (json_int_t)i, "state",
-			server_state(s, i, p));
+		one = json_pack("{s:I, s:s}", "server", (json_int_t)view_number(s, i),
+			"state", server_state(s, i, p));
 		if (start_find_present(s))
 			set_text(one, "address", members_address_of(s, i));
 		json_array_append_new(servers, one);
@@ -401,8 +412,8 @@ json_t *status_answer(struct tern_server *s, uint32_t from)
 {
 	char address[TERN_ADDRESS_BYTES] = "";
 	json_t *object = json_pack("{s:s, s:I, s:s, s:f}", "type", "status", "server",
-		(json_int_t)(s->has_job ? s->index : s->opts.index), "state", state_of(s),
-		"uptime_s", seconds_since(s, s->history->begun_ns));
+		(json_int_t)view_own_number(s), "state", state_of(s), "uptime_s",
+		seconds_since(s, s->history->begun_ns));
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		set_text(object, "address", address);
@@ -433,13 +444,24 @@ void status_on_status(struct server_peer *p, const json_t *message)
 	const json_t *from = json_object_get(message, "from");
 	json_int_t first = json_integer_value(from);
 
-	if (from && (!json_is_integer(from) || first < 0 || first >= TERN_WORKERS_MAX))
+	if (from && (!json_is_integer(from) || first < 0 || first >= TERN_WORKERS_MAX)) {
 		server_refuse(p,
 			"its message \"status\" is wrong: expected no \"from\", or a "
 			"worker from 0 to %u",
 			TERN_WORKERS_MAX - 1);
-	else if (may_answer(p->server))
+	} else if (p->has_status) {
+		server_refuse(p,
+			"it has had an answer to \"status\": expected one question for "
+			"each connection");
+	} else if (p->asks_again) {
+		server_refuse(p,
+			"it has repeated \"status\": expected it after \"again\" only");
+	} else if (may_answer(p->server)) {
+		guests_asked(p);
+		p->has_status = true;
 		tern_talk_say(&p->talk, status_answer(p->server, (uint32_t)first));
-	else
+	} else {
+		guests_asked(p);
 		guests_ask_later(p);
+	}
 }

@@ -48,7 +48,8 @@ struct line {
 	struct tern_talk talk;
 	struct tern_peer *peer;
 	bool down;
-	uint64_t asked_ns;
+	uint64_t
+		asked_ns; /* of LINE_ASKED: time of the first question, "again" not counted */
 	uint64_t again_ns; /* of LINE_OVER: time of the next attempt; 0: there is none */
 	char why[240];     /* why there is no answer */
 };
@@ -83,7 +84,6 @@ static void end_line(struct line *l, const char *why)
 static void say_question(struct line *l)
 {
 	l->state = LINE_ASKED;
-	l->asked_ns = tern_clock_ns();
 	tern_talk_say(&l->talk, json_incref(l->call->question));
 }
 
@@ -189,8 +189,10 @@ static void take_turns(struct call *c)
 		end_line(asked, "it does not answer");
 		asked = NULL;
 	}
-	if (next && !asked)
+	if (next && !asked) {
+		next->asked_ns = tern_clock_ns();
 		say_question(next);
+	}
 }
 
 static bool is_hopeless(const struct call *c)
@@ -323,8 +325,11 @@ static int ask_these(struct ask *ask, const char *const *addresses, uint32_t cou
 	struct call c = {.ask = ask, .question = question, .type = type, .count = count};
 	int r = run(&c, addresses, error);
 
+	/* The answer may have come together with an error. */
 	if (r == 0)
 		*answer = c.answer;
+	else
+		json_decref(c.answer);
 	if (r == 0 && from)
 		*from = c.from;
 	return r;

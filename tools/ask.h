@@ -75,7 +75,8 @@ int ask_open(struct ask *ask, const char *name, const struct ask_settings *setti
 int ask_job(struct ask *ask, json_t *question, const char *type, json_t **answer,
 	const char **from, struct message *error);
 
-/* The same, for one server at this address, which need not be one of --join. */
+/* Asks one server at this address, which need not be one of --join. Everything else, the errors
+ * among it, is as of ask_job(). */
 int ask_at(struct ask *ask, const char *address, json_t *question, const char *type,
 	json_t **answer, struct message *error);
 

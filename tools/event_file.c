@@ -210,9 +210,13 @@ int event_file_append(struct event_file *file, const void *records, size_t bytes
 	return 0;
 }
 
-void event_file_close(struct event_file *file)
+int event_file_close(struct event_file *file)
 {
-	if (file->fd >= 0)
-		close(file->fd);
+	int r = 0;
+
+	/* Linux has closed the file also after EINTR. */
+	if (file->fd >= 0 && close(file->fd) < 0 && errno != EINTR)
+		r = -errno;
 	file->fd = -1;
+	return r;
 }

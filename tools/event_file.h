@@ -33,7 +33,8 @@ size_t event_scalars(void *out, double wall_s, uint64_t step,
  * this file or in an earlier one of the directory (SessionLog.START). */
 size_t event_start(void *out, double wall_s, uint64_t step);
 
-/* One thread uses it. At the start fd is -1, and the rest 0. */
+/* One thread uses an event file. Before the first event_file_open() the caller sets fd to -1, and
+ * all other members to 0. */
 struct event_file {
 	char path[PATH_MAX];
 	int fd;          /* -1: none is open */
@@ -52,6 +53,8 @@ int event_file_open(
  * cannot be undone the file is closed. */
 int event_file_append(struct event_file *file, const void *records, size_t bytes);
 
-void event_file_close(struct event_file *file);
+/* Closes the file if one is open. 0, or a negative errno: records that were appended may not have
+ * reached the disk, such as those on a full one that another host has. */
+int event_file_close(struct event_file *file);
 
 #endif

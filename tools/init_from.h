@@ -21,10 +21,11 @@ struct init_from {
 };
 
 /*
- * Reads the parameters of `model` from the file `path`. It blocks. -EINVAL or -ENOMEM:
- * `error` has one line: what is wrong and where. -ECANCELED: stop(), which is called several
- * times a second while the file is read, has returned true. init_from_free() must follow in
- * any case.
+ * Reads the parameters of `model` from the file `path`. It blocks. -EINVAL: the file does not
+ * fit the model, or is damaged; -ENOMEM; or the errno of opening or reading the file, such as
+ * -ENOENT or -EIO. `error` has one line: what is wrong and where. -ECANCELED: stop(), which is
+ * called several times a second while the file is read, has returned true; `error` is not set.
+ * init_from_free() must follow in any case.
  */
 int init_from_read(const char *path, const struct tern_model *model,
 	bool (*stop)(void *arg), void *arg, struct init_from *out, struct message *error);

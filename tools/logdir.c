@@ -30,6 +30,7 @@
 #define POINTS      50000u /* see logdir.h */
 #define RECORDS_MAX 1000u  /* that wait for the disk, some 200 KiB */
 #define END_NS      (2 * TERN_NS_PER_S)
+#define WARNING_NS  (3600 * TERN_NS_PER_S) /* least interval between two warnings */
 #define METRICS     "metrics/"
 
 _Static_assert(sizeof(METRICS) - 1 + TERN_METRIC_NAME_MAX <= EVENT_TAG_MAX,
@@ -71,7 +72,7 @@ struct logdir {
 	uint64_t base; /* steps that were done when the steps began */
 	struct curve numbers[NUMBER_COUNT], metrics[TERN_METRICS_MAX];
 	uint32_t metric_count;
-	bool warned;
+	uint64_t warned_ns; /* time of the last warning; 0: there was none */
 	struct {
 		bool any;
 		uint64_t step;
@@ -84,7 +85,8 @@ struct logdir {
 	struct tern_list records;
 	unsigned record_count;
 	bool ending;
-	char why[200]; /* why a record was left out; "": none was */
+	bool failing; /* no record was written since one was left out */
+	char why[200]; /* why that was left out, until it is told; "": nothing is to be told */
 
 	pthread_t thread;
 	atomic_bool ended;
@@ -125,11 +127,12 @@ int logdir_check(const char *directory, struct message *error)
 
 /* ---- the thread ---- */
 
-/* Keeps the first reason. The caller holds the lock. */
+/* Keeps the first reason since a record was written. The caller holds the lock. */
 static void left_out(struct logdir *l, const char *why)
 {
-	if (!*l->why)
+	if (!l->failing)
 		snprintf(l->why, sizeof(l->why), "%s", why);
+	l->failing = true;
 }
 
 static int write_record(struct logdir *l, const struct record *r)
@@ -137,12 +140,13 @@ static int write_record(struct logdir *l, const struct record *r)
 	int status = 0;
 
 	if (r->bytes == 0) {
-		event_file_close(&l->file);
 		l->starts = true;
 		l->start = r->start;
-		return 0;
+		return event_file_close(&l->file);
 	}
 	if (l->file.fd < 0)
+		status = make_directories(l->directory);
+	if (l->file.fd < 0 && status == 0)
 		status = event_file_open(
 			&l->file, l->directory, l->starts ? &l->start : NULL);
 	if (status == 0) {
@@ -152,6 +156,17 @@ static int write_record(struct logdir *l, const struct record *r)
 	return status;
 }
 
+static void close_last(struct logdir *l)
+{
+	int status = event_file_close(&l->file);
+
+	if (status == 0)
+		return;
+	pthread_mutex_lock(&l->lock);
+	left_out(l, strerror(-status));
+	pthread_mutex_unlock(&l->lock);
+}
+
 static void *write_all(void *arg)
 {
 	struct logdir *l = arg;
@@ -159,6 +174,7 @@ static void *write_all(void *arg)
 	pthread_mutex_lock(&l->lock);
 	for (;;) {
 		struct record *r;
+		bool has_data;
 		int status;
 
 		while (!l->ending && tern_list_empty(&l->records))
@@ -169,13 +185,16 @@ static void *write_all(void *arg)
 		l->record_count--;
 		pthread_mutex_unlock(&l->lock);
 		status = write_record(l, r);
+		has_data = r->bytes;
 		free(r);
 		pthread_mutex_lock(&l->lock);
 		if (status < 0)
 			left_out(l, strerror(-status));
+		else if (has_data)
+			l->failing = false;
 	}
 	pthread_mutex_unlock(&l->lock);
-	event_file_close(&l->file);
+	close_last(l);
 	atomic_store(&l->ended, true);
 	return NULL;
 }
@@ -386,11 +405,11 @@ void logdir_flush(struct logdir *l, uint64_t now_ns)
 	write_held(l, now_ns);
 }
 
-bool logdir_has_warning(struct logdir *l, char *text, size_t bytes)
+bool logdir_has_warning(struct logdir *l, uint64_t now_ns, char *text, size_t bytes)
 {
 	bool has;
 
-	if (!l || l->warned)
+	if (!l || (l->warned_ns && now_ns - l->warned_ns < WARNING_NS))
 		return false;
 	pthread_mutex_lock(&l->lock);
 	has = *l->why;
@@ -399,8 +418,10 @@ bool logdir_has_warning(struct logdir *l, char *text, size_t bytes)
 			"--logdir %.300s: %.200s: curves have gaps where points could "
 			"not be written; the training goes on",
 			l->directory, l->why);
+	*l->why = '\0';
 	pthread_mutex_unlock(&l->lock);
-	l->warned = has;
+	if (has)
+		l->warned_ns = now_ns;
 	return has;
 }
 

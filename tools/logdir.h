@@ -31,10 +31,12 @@
 struct logdir;
 
 /* Makes the directory and those above it if they do not exist, and checks that a file can be
- * written there. NULL: the option was not given. -EINVAL: `error` has one line. */
+ * written there. It blocks, so it is for a job that begins: one that goes on is not to wait for
+ * this disk. NULL: the option was not given. -EINVAL: `error` has one line. */
 int logdir_check(const char *directory, struct message *error);
 
-/* Starts the thread. `directory` must stay. 0; -ENOMEM, or -EAGAIN: no thread. */
+/* Starts the thread, which makes the directory if it does not exist when a file begins.
+ * `directory` must stay. 0; -ENOMEM, or -EAGAIN: no thread. */
 int logdir_open(const char *directory, struct logdir **out);
 
 /* The functions below belong to one thread, and do nothing if `l` is NULL. now_ns is the time of
@@ -48,11 +50,12 @@ void logdir_begin(struct logdir *l, uint64_t step);
 void logdir_add(struct logdir *l, uint64_t now_ns, const struct tern_server_progress *p,
 	double steps_per_s);
 
-/* No report of this step comes any more. */
+/* Writes the points of the newest report: no other report of its step comes. */
 void logdir_flush(struct logdir *l, uint64_t now_ns);
 
-/* True once, when something could not be written: `text` says what, and why. */
-bool logdir_has_warning(struct logdir *l, char *text, size_t bytes);
+/* True if something could not be written: `text` says what, and why. A failure is told once, until
+ * a write has succeeded, and at most one an hour is told. */
+bool logdir_has_warning(struct logdir *l, uint64_t now_ns, char *text, size_t bytes);
 
 /* Waits until all is written, for at most 2 s: after that a thread that still waits for the disk
  * is left to the end of the process. */

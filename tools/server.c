@@ -160,12 +160,12 @@ static void joined(void *arg, uint32_t count, uint32_t workers)
 				 (json_int_t)count, "workers", (json_int_t)workers));
 }
 
-/* Warns once if the curves of --logdir have gaps. */
+/* Warns if the curves of --logdir have gaps. */
 static void tell_logdir(struct server_role *s)
 {
 	char text[600];
 
-	if (logdir_has_warning(s->logdir, text, sizeof(text)))
+	if (logdir_has_warning(s->logdir, tern_clock_ns(), text, sizeof(text)))
 		warning(&s->role, text);
 }
 
@@ -554,6 +554,15 @@ static int check_snapshots(const struct server_settings *settings, struct messag
 	return snapshots_check(&snapshots, error);
 }
 
+/* A server that recovers a job is not refused because of the curves, and does not wait for their
+ * disk: the thread of logdir_open() meets its errors, which become warnings. */
+static int check_logdir(const struct server_settings *settings, struct message *error)
+{
+	bool recovers = settings->join || settings->snapshots.resume;
+
+	return recovers ? 0 : logdir_check(settings->logdir, error);
+}
+
 static int open_logdir(struct server_role *s)
 {
 	const char *directory = s->settings->logdir;
@@ -581,8 +590,7 @@ static int server_run(int argc, char **argv)
 		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
 		device_check_memory(
 			settings.tensor_memory, settings.device.cuda, &error) ||
-		check_snapshots(&settings, &error) ||
-		logdir_check(settings.logdir, &error) ||
+		check_snapshots(&settings, &error) || check_logdir(&settings, &error) ||
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;

@@ -35,19 +35,36 @@ static const char *zero_of(const json_t *answer)
 	return json_string_value(json_object_get(zero, "address"));
 }
 
+/* Asks one server for the workers from `from` on, and waits at most `limit_ns`, and not longer than
+ * until `deadline_ns`. */
+static int ask_one(struct ask *ask, const char *address, json_int_t from,
+	uint64_t limit_ns, uint64_t deadline_ns, json_t **answer, struct message *error)
+{
+	uint64_t wait_ns = ask->wait_ns, now_ns = tern_clock_ns();
+	int r;
+
+	if (now_ns >= deadline_ns) {
+		options_refuse(
+			error, "no answer: %.130s: the time of --wait is over", address);
+		return -ETIMEDOUT;
+	}
+	ask->wait_ns = TERN_MIN(limit_ns, deadline_ns - now_ns);
+	r = ask_at(ask, address, question(from), "status", answer, error);
+	ask->wait_ns = wait_ns;
+	return r;
+}
+
 /* Replaces the answer of another server by that of server 0, or says why not in "partial". */
-static int ask_zero(struct ask *ask, json_t **answer, struct message *error)
+static int ask_zero(
+	struct ask *ask, json_t **answer, uint64_t deadline_ns, struct message *error)
 {
 	const char *zero = zero_of(*answer);
-	uint64_t wait_ns = ask->wait_ns;
 	json_t *whole = NULL;
 	int r;
 
 	if (number(*answer, "server") == 0 || !zero)
 		return 0;
-	ask->wait_ns = TERN_MIN(wait_ns, ZERO_NS);
-	r = ask_at(ask, zero, question(0), "status", &whole, error);
-	ask->wait_ns = wait_ns;
+	r = ask_one(ask, zero, 0, ZERO_NS, deadline_ns, &whole, error);
 	if (r == -EINTR)
 		return r;
 	if (r < 0) {
@@ -61,20 +78,21 @@ static int ask_zero(struct ask *ask, json_t **answer, struct message *error)
 }
 
 /* A server that comes in the place of a lost one may know no job yet. Then the other servers of
- * --join are asked, until one knows it. */
-static int ask_others(struct ask *ask, json_t **answer, struct message *error)
+ * --join are asked, until one knows it. `asked` has answered already. */
+static int ask_others(struct ask *ask, const char *asked, json_t **answer,
+	uint64_t deadline_ns, struct message *error)
 {
-	uint64_t wait_ns = ask->wait_ns;
 	int r = 0;
 
-	ask->wait_ns = TERN_MIN(wait_ns, ZERO_NS);
 	for (uint32_t i = 0; r != -EINTR && i < ask->servers.count; i++) {
 		const char *address = ask->servers.address[i];
 		json_t *other = NULL;
 
 		if (json_object_get(*answer, "job"))
 			break;
-		r = ask_at(ask, address, question(0), "status", &other, error);
+		if (strcmp(address, asked) == 0)
+			continue;
+		r = ask_one(ask, address, 0, ZERO_NS, deadline_ns, &other, error);
 		if (r < 0 || !json_object_get(other, "job")) {
 			json_decref(other);
 			continue;
@@ -83,49 +101,50 @@ static int ask_others(struct ask *ask, json_t **answer, struct message *error)
 		json_decref(*answer);
 		*answer = other;
 	}
-	ask->wait_ns = wait_ns;
 	return r == -EINTR ? r : 0;
 }
 
 /* Adds the workers for which the first answer had no room. */
-static int ask_rest(struct ask *ask, json_t *answer, struct message *error)
+static int ask_rest(
+	struct ask *ask, json_t *answer, uint64_t deadline_ns, struct message *error)
 {
 	const char *where = json_string_value(json_object_get(answer, "asked"));
-	json_int_t from = 0, next;
-	int r = 0;
 
-	while ((next = number(answer, "next")) > from && next < TERN_WORKERS_MAX &&
-		r == 0) {
-		json_t *more = NULL;
+	while (json_object_get(answer, "next")) {
+		json_t *page = NULL;
+		int r = ask_one(ask, where, number(answer, "next"), UINT64_MAX,
+			deadline_ns, &page, error);
+		bool fits = r == 0 && status_add_page(answer, page);
 
-		from = next;
-		json_object_del(answer, "next");
-		r = ask_at(ask, where, question(from), "status", &more, error);
+		json_decref(page);
 		if (r < 0)
-			break;
-		json_array_extend(json_object_get(answer, "workers"),
-			json_object_get(more, "workers"));
-		if (json_object_get(more, "next"))
-			json_object_set(answer, "next", json_object_get(more, "next"));
-		json_decref(more);
+			return r;
+		if (!fits) {
+			options_refuse(error,
+				"the server at %.130s has told other workers than its "
+				"first answer announces: the job has changed meanwhile: "
+				"ask again",
+				where);
+			return -EPROTO;
+		}
 	}
-	return r;
+	return 0;
 }
 
 int status_ask(struct ask *ask, json_t **answer, struct message *error)
 {
+	uint64_t deadline_ns = tern_clock_ns() + ask->wait_ns;
 	const char *from = NULL;
 	int r = ask_job(ask, question(0), "status", answer, &from, error);
 
 	if (r < 0)
 		return r;
 	json_object_set_new(*answer, "asked", report_text(from));
-	if (ask->servers.count > 1)
-		r = ask_others(ask, answer, error);
+	r = ask_others(ask, from, answer, deadline_ns, error);
 	if (r == 0)
-		r = ask_zero(ask, answer, error);
+		r = ask_zero(ask, answer, deadline_ns, error);
 	if (r == 0)
-		r = ask_rest(ask, *answer, error);
+		r = ask_rest(ask, *answer, deadline_ns, error);
 	if (r < 0)
 		json_decref(TERN_TAKE(*answer));
 	else

@@ -11,8 +11,10 @@
 #include "base/util.h"
 #include "ps/metric.h"
 
-/* Time without a gradient after which a job counts as one that stands still. */
-#define STILL_S 2.0
+/* Time without a gradient after which a job counts as one that stands still, unless STILL_STEPS of
+ * its steps take longer. */
+#define STILL_S     2.0
+#define STILL_STEPS 3
 
 static const char *text_of(const json_t *object, const char *name)
 {
@@ -71,7 +73,8 @@ static void count(FILE *to, double n, const char *what)
 
 static bool stands_still(const json_t *a)
 {
-	return number_of(a, "quiet_s") >= STILL_S;
+	return number_of(a, "quiet_s") >=
+	       fmax(STILL_S, STILL_STEPS * number_of(a, "step_s"));
 }
 
 static void show_state(FILE *to, const json_t *a)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tern top`: shows again and again what a running job does. On a terminal the picture is
- * drawn on the alternate screen, and whatever ends the program restores the terminal; elsewhere
- * each picture is a block of lines.
+ * drawn on the alternate screen, and the program restores the terminal when a key or a signal
+ * of tools/signals.h ends it; elsewhere each picture is a block of lines.
  *
  * The rates are differences between two answers, over the time that has passed on the server
  * between them.
@@ -29,6 +29,7 @@
 #define SCREEN_LEAVE "\033[?25h\033[?1049l"
 #define LINE_END     "\033[K\n" /* erases what an earlier picture has left in the line */
 #define ROWS_MAX     40u        /* workers in a block of lines */
+#define LOOK_MS      100        /* how often the size of the terminal is looked at */
 
 struct top_settings {
 	struct ask_settings ask;
@@ -50,9 +51,12 @@ struct top {
 	struct ask ask;
 	struct output out;
 	int signal_fd;
-	bool screen;         /* pictures are drawn on a terminal */
-	bool keys;           /* stdin is a terminal whose keys are read at once */
+	bool screen;  /* pictures are drawn on a terminal */
+	bool keys;    /* stdin is a terminal whose keys are read at once */
+	bool hung_up; /* stdin has no keys any more, and poll() would not wait for it */
 	struct termios kept; /* if `keys`: its settings before */
+	struct winsize size; /* of the terminal when the last picture was drawn */
+	char head[600];      /* first line of the last picture; "": none was drawn */
 	int signal;          /* that has asked the program to end; 0: none */
 	bool over;           /* a key or a signal has ended the program */
 	json_t *last;        /* the last answer; NULL: none yet */
@@ -70,6 +74,8 @@ static void enter_screen(struct top *t)
 		raw = t->kept;
 		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
 		raw.c_cc[VMIN] = raw.c_cc[VTIME] = 0;
+		/* SIGQUIT is not caught, and would leave the terminal as it is here. */
+		raw.c_cc[VQUIT] = _POSIX_VDISABLE;
 		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
 	}
 	output_put(STDOUT_FILENO, SCREEN_ENTER, strlen(SCREEN_ENTER));
@@ -80,46 +86,6 @@ static void leave_screen(struct top *t)
 	output_put(STDOUT_FILENO, SCREEN_LEAVE, strlen(SCREEN_LEAVE));
 	if (t->keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &t->kept);
-}
-
-static void take_signal(struct top *t, int number)
-{
-	if (number == SIGTSTP && t->screen) {
-		leave_screen(t);
-		signals_stop();
-		enter_screen(t);
-	} else if (number == SIGTSTP) {
-		signals_stop();
-	} else if (signals_is_end(number)) {
-		t->signal = number;
-		t->over = true;
-	}
-}
-
-/* Takes keys and signals that have come. True: the program is to end. */
-static bool is_over(void *arg)
-{
-	struct top *t = arg;
-	int number = signals_take(t->signal_fd);
-	char key;
-
-	if (number)
-		take_signal(t, number);
-	while (t->keys && !t->over && read(STDIN_FILENO, &key, 1) == 1)
-		t->over = key == 'q' || key == 'Q';
-	return t->over;
-}
-
-static void wait_until(struct top *t, uint64_t due_ns)
-{
-	struct pollfd fds[] = {
-		{.fd = t->signal_fd, .events = POLLIN},
-		{.fd = t->keys ? STDIN_FILENO : -1, .events = POLLIN},
-	};
-	uint64_t now_ns;
-
-	while (!is_over(t) && (now_ns = tern_clock_ns()) < due_ns)
-		poll(fds, 2, (int)((due_ns - now_ns) / TERN_NS_PER_MS) + 1);
 }
 
 /* ---- a picture ---- */
@@ -157,25 +123,32 @@ static void put_line(const char *line, size_t bytes, size_t columns)
 	output_put(STDOUT_FILENO, LINE_END, strlen(LINE_END));
 }
 
-/* Draws the lines that the terminal has room for; its last line stays empty. `head` is the
- * first one. */
-static void draw(struct top *t, const char *head)
+static struct winsize terminal_size(void)
 {
 	struct winsize size = {.ws_row = 24, .ws_col = 80};
+
+	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	return size;
+}
+
+/* Draws t->head and the lines of the last answer that the terminal has room for; its last line
+ * stays empty. */
+static void draw(struct top *t)
+{
 	char *text = t->last ? render(t->last, 0) : NULL;
 	unsigned rows, left;
 
-	ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-	rows = TERN_MAX(size.ws_row, 3u) - 2;
+	t->size = terminal_size();
+	rows = TERN_MAX(t->size.ws_row, 3u) - 2;
 	left = count_lines(text) < rows ? rows - count_lines(text) : 0;
 	free(text);
 	text = t->last ? render(t->last, left) : NULL;
 	output_put(STDOUT_FILENO, "\033[H", 3);
-	put_line(head, strlen(head), size.ws_col);
+	put_line(t->head, strlen(t->head), t->size.ws_col);
 	for (const char *line = text; line && *line && rows > 0; rows--) {
 		size_t n = strcspn(line, "\n");
 
-		put_line(line, n, size.ws_col);
+		put_line(line, n, t->size.ws_col);
 		line += n + (line[n] == '\n');
 	}
 	output_put(STDOUT_FILENO, "\033[J", 3);
@@ -197,6 +170,66 @@ static void print(struct top *t)
 	}
 	free(text);
 	fflush(stdout);
+}
+
+/* ---- keys and signals ---- */
+
+static void take_signal(struct top *t, int number)
+{
+	if (number == SIGTSTP && t->screen) {
+		leave_screen(t);
+		signals_stop();
+		enter_screen(t);
+		draw(t);
+	} else if (number == SIGTSTP) {
+		signals_stop();
+	} else if (signals_is_end(number)) {
+		t->signal = number;
+		t->over = true;
+	}
+}
+
+/* Draws the last picture again if the terminal has another size now. */
+static void follow_size(struct top *t)
+{
+	struct winsize size = terminal_size();
+
+	if (size.ws_row != t->size.ws_row || size.ws_col != t->size.ws_col)
+		draw(t);
+}
+
+/* Takes keys and signals that have come. True: the program is to end. */
+static bool is_over(void *arg)
+{
+	struct top *t = arg;
+	int number = signals_take(t->signal_fd);
+	char key;
+
+	if (number)
+		take_signal(t, number);
+	if (t->screen)
+		follow_size(t);
+	while (t->keys && !t->over && read(STDIN_FILENO, &key, 1) == 1)
+		t->over = key == 'q' || key == 'Q';
+	return t->over;
+}
+
+static void wait_until(struct top *t, uint64_t due_ns)
+{
+	uint64_t now_ns;
+
+	while (!is_over(t) && (now_ns = tern_clock_ns()) < due_ns) {
+		struct pollfd fds[] = {
+			{.fd = t->signal_fd, .events = POLLIN},
+			{.fd = t->keys && !t->hung_up ? STDIN_FILENO : -1,
+				.events = POLLIN},
+		};
+		int left_ms = (int)((due_ns - now_ns) / TERN_NS_PER_MS) + 1;
+
+		poll(fds, 2, t->screen ? TERN_MIN(left_ms, LOOK_MS) : left_ms);
+		if (fds[1].revents & (POLLHUP | POLLERR | POLLNVAL))
+			t->hung_up = true;
+	}
 }
 
 /* ---- questions ---- */
@@ -232,12 +265,10 @@ static void set_rates(const struct top *t, json_t *answer)
  * does, for the reason in t->error. */
 static bool show_failure(struct top *t)
 {
-	char head[600];
-
 	if (!t->screen || !t->last)
 		return false;
-	snprintf(head, sizeof(head), "tern top: %s", t->error.text);
-	draw(t, head);
+	snprintf(t->head, sizeof(t->head), "tern top: %.580s", t->error.text);
+	draw(t);
 	return true;
 }
 
@@ -245,7 +276,6 @@ static bool show_failure(struct top *t)
 static bool ask_and_show(struct top *t)
 {
 	json_t *answer = NULL;
-	char head[300];
 
 	if (status_ask(&t->ask, &answer, &t->error) < 0)
 		return t->over || show_failure(t);
@@ -256,10 +286,10 @@ static bool ask_and_show(struct top *t)
 		print(t);
 		return true;
 	}
-	snprintf(head, sizeof(head), "tern top: %.130s, every %.3g s; q ends",
+	snprintf(t->head, sizeof(t->head), "tern top: %.130s, every %.3g s; q ends",
 		json_string_value(json_object_get(answer, "asked")),
 		t->settings->every_s);
-	draw(t, head);
+	draw(t);
 	return true;
 }
 
@@ -288,11 +318,11 @@ static int watch(struct top *t)
 	t->screen = is_terminal(t->settings);
 	if (t->screen)
 		enter_screen(t);
-	while (answered && !t->over) {
+	while (answered && !t->over && !output_lost()) {
 		uint64_t due_ns = tern_clock_ns() + every_ns;
 
 		answered = ask_and_show(t);
-		if (answered)
+		if (answered && !output_lost())
 			wait_until(t, due_ns);
 	}
 	if (t->screen)

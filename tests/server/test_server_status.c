@@ -9,7 +9,7 @@
 
 struct asker {
 	struct visitor v;
-	json_t *answer; /* the last one */
+	json_t *answer;
 	uint64_t bytes; /* of its text */
 	unsigned answer_count, again_count;
 	bool answered, again;
@@ -22,7 +22,6 @@ static void heard(struct tern_talk *talk, const json_t *message)
 
 	assert_non_null(message);
 	if (strcmp(type, "status") == 0) {
-		json_decref(a->answer);
 		a->answer = json_incref((json_t *)(uintptr_t)message);
 		a->bytes = talk->last.bytes;
 		a->answer_count++;
@@ -156,28 +155,32 @@ static void test_during_the_steps_it_names_who_is_waited_for(void **state)
 static void test_an_answer_has_a_part_of_many_workers(void **state)
 {
 	const struct tern_ps_job job = {.slots = 4096, .workers = TERN_WORKERS_MAX};
+	static struct asker askers[TERN_WORKERS_MAX];
 	struct visitor first;
-	struct asker a;
 	struct rig rig;
 	unsigned from = 0, count = 0;
 
 	(void)state;
 	open_rig(&rig);
 	join_well(&rig, &first, &job, 0);
-	visit_to_ask(&rig, &a);
-	for (unsigned pages = 1; pages <= TERN_WORKERS_MAX; pages++) {
-		ask_from(&rig, &a, from);
-		assert_int_equal(number(worker(&a, 0), "worker"), from);
-		assert_in_range(a.bytes, 1, TERN_PS_TEXT_MAX / 2);
-		count += (unsigned)worker_count(&a);
-		if (!json_object_get(a.answer, "next"))
+	for (unsigned page = 0; page < TERN_WORKERS_MAX; page++) {
+		struct asker *a = &askers[page];
+
+		visit_to_ask(&rig, a);
+		ask_from(&rig, a, from);
+		assert_int_equal(number(worker(a, 0), "worker"), from);
+		assert_in_range(a->bytes, 1, TERN_PS_TEXT_MAX / 2);
+		assert_int_equal(a->again_count, 0);
+		count += (unsigned)worker_count(a);
+		from = json_object_get(a->answer, "next")
+			       ? (unsigned)number(a->answer, "next")
+			       : 0;
+		json_decref(a->answer);
+		if (!from)
 			break;
-		from = (unsigned)number(a.answer, "next");
 		assert_int_equal(from, count);
 	}
 	assert_int_equal(count, TERN_WORKERS_MAX);
-	assert_int_equal(a.again_count, 0);
-	json_decref(a.answer);
 	stop_and_close(&rig);
 }
 
@@ -227,7 +230,35 @@ static void test_a_wrong_question_ends_its_guest_alone(void **state)
 	}
 }
 
-static void test_who_asks_too_often_is_told_to_ask_again(void **state)
+static void test_many_questions_are_answered_at_once(void **state)
+{
+	static struct asker askers[32];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(askers); i++) {
+		visit_to_ask(&rig, &askers[i]);
+		say(&askers[i], "{\"type\":\"status\"}");
+	}
+	for (unsigned i = 0; i < TERN_ARRAY_SIZE(askers); i++) {
+		run_until(&rig, &askers[i].answered);
+		assert_int_equal(askers[i].again_count, 0);
+		json_decref(askers[i].answer);
+	}
+	stop_and_close(&rig);
+}
+
+/* Opens a server that has no answer left to give for some seconds, and asks it. */
+static void open_and_ask_in_vain(struct rig *rig, struct asker *a)
+{
+	open_rig(rig);
+	rig->server->questions_ns = tern_now_ns(rig->server->env) + 15 * TERN_NS_PER_S;
+	visit_to_ask(rig, a);
+	say(a, "{\"type\":\"status\"}");
+}
+
+static void test_without_an_answer_left_a_guest_is_told_to_ask_again(void **state)
 {
 	const struct tern_ps_job job = {.slots = 1, .workers = 1};
 	struct visitor late;
@@ -235,16 +266,69 @@ static void test_who_asks_too_often_is_told_to_ask_again(void **state)
 	struct rig rig;
 
 	(void)state;
-	open_rig(&rig);
-	visit_to_ask(&rig, &a);
-	for (unsigned i = 0; i < 1000; i++)
-		say(&a, "{\"type\":\"status\"}");
+	open_and_ask_in_vain(&rig, &a);
 	run_until(&rig, &a.again);
-	/* The burst, and what time has made up for: far from all. */
-	assert_in_range(a.answer_count, 32, 500);
+	assert_int_equal(a.answer_count, 0);
 	join_well(&rig, &late, &job, 0);
+	rig.server->questions_ns = 0;
 	ask_from(&rig, &a, 0);
 	json_decref(a.answer);
+	stop_and_close(&rig);
+}
+
+static void test_a_guest_that_does_not_wait_for_again_is_refused(void **state)
+{
+	struct asker a;
+	struct rig rig;
+
+	(void)state;
+	open_and_ask_in_vain(&rig, &a);
+	say(&a, "{\"type\":\"status\"}");
+	run_until(&rig, &a.v.refused);
+	assert_string_equal(
+		a.v.text, "it has repeated \"status\": expected it after \"again\" only");
+	assert_int_equal(a.answer_count + a.again_count, 0);
+	stop_and_close(&rig);
+}
+
+static void test_a_second_question_is_refused(void **state)
+{
+	struct asker a;
+	struct rig rig;
+
+	(void)state;
+	open_and_ask(&rig, &a);
+	say(&a, "{\"type\":\"status\"}");
+	run_until(&rig, &a.v.refused);
+	assert_string_equal(a.v.text,
+		"it has had an answer to \"status\": expected one question for each "
+		"connection");
+	assert_int_equal(a.answer_count, 1);
+	json_decref(a.answer);
+	stop_and_close(&rig);
+}
+
+static void test_again_does_not_renew_the_time_of_a_question(void **state)
+{
+	struct asker a;
+	struct rig rig;
+	uint64_t until_ns;
+
+	(void)state;
+	open_and_ask_in_vain(&rig, &a);
+	run_until(&rig, &a.again);
+	until_ns = newest(&rig)->question_until_ns;
+	a.again = false;
+	say(&a, "{\"type\":\"status\"}");
+	run_until(&rig, &a.again);
+	assert_true(until_ns && newest(&rig)->question_until_ns == until_ns);
+	newest(&rig)->question_until_ns = 1;
+	say(&a, "{\"type\":\"status\"}");
+	run_until(&rig, &a.v.refused);
+	assert_string_equal(a.v.text,
+		"it is still connected 30 s after its question: expected the end of the "
+		"connection");
+	assert_int_equal(a.again_count, 2);
 	stop_and_close(&rig);
 }
 
@@ -255,7 +339,6 @@ static void test_a_guest_that_asks_stays_no_longer_than_others(void **state)
 
 	(void)state;
 	open_and_ask(&rig, &a);
-	ask_from(&rig, &a, 0);
 	tern_timer_set(rig.at.ctx, &newest(&rig)->guest_timer, 0);
 	run_until(&rig, &a.v.refused);
 	json_decref(a.answer);
@@ -287,7 +370,12 @@ int main(void)
 		cmocka_unit_test(test_an_answer_has_a_part_of_many_workers),
 		cmocka_unit_test(test_a_page_behind_the_last_worker_is_empty),
 		cmocka_unit_test(test_a_wrong_question_ends_its_guest_alone),
-		cmocka_unit_test(test_who_asks_too_often_is_told_to_ask_again),
+		cmocka_unit_test(test_many_questions_are_answered_at_once),
+		cmocka_unit_test(
+			test_without_an_answer_left_a_guest_is_told_to_ask_again),
+		cmocka_unit_test(test_a_guest_that_does_not_wait_for_again_is_refused),
+		cmocka_unit_test(test_a_second_question_is_refused),
+		cmocka_unit_test(test_again_does_not_renew_the_time_of_a_question),
 		cmocka_unit_test(test_a_guest_that_asks_stays_no_longer_than_others),
 		cmocka_unit_test(test_only_a_guest_may_ask),
 	};

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -273,37 +274,109 @@ static void test_a_year_has_a_bounded_number_of_points(void **state)
 	/* In an hour of the second year: every 10.5 minutes, and the last one. */
 	assert_int_equal(count_of(18000, REPORT_NS), 7);
 	assert_int_equal(curve("metrics/rare", points, 20), 1);
-	assert_true(events[0].wall_s > 0);
+}
+
+/* Events have the time of the wall clock, in seconds. */
+static void test_points_have_the_time_of_their_report(void **state)
+{
+	double begun_s = (double)time(NULL);
+
+	(void)state;
+	logdir_begin(job.logdir, 0);
+	report(1, 1);
+	assert_int_equal(end(), 1);
+	assert_int_equal(read_file(paths[0], events, 2000), 3);
+	assert_true(events[2].wall_s >= begun_s && events[2].wall_s < begun_s + 86400);
+}
+
+#define HOUR_NS (3600 * TERN_NS_PER_S)
+
+/* Reports steps until a warning is told at this time, and returns the warning. */
+static const char *wait_for_warning(uint64_t now_ns)
+{
+	static char text[600];
+
+	while (!logdir_has_warning(job.logdir, now_ns, text, sizeof(text))) {
+		report(job.p.step + 1, 1);
+		usleep(1000);
+	}
+	return text;
+}
+
+/* Reports steps until the directory, which was blocked, has a point. */
+static void wait_for_points(void)
+{
+	while (access(inner, F_OK) < 0 || curve("loss", points, 2000) == 0) {
+		report(job.p.step + 1, 1);
+		usleep(1000);
+	}
+}
+
+/* Puts a file in the place of the directory, or takes it away. */
+static void block_directory(bool blocks)
+{
+	char command[200];
+
+	snprintf(command, sizeof(command), blocks ? "rm -rf %s && touch %s" : "rm %s",
+		inner, inner);
+	assert_int_equal(system(command), 0);
 }
 
 static void test_what_cannot_be_written_is_told_once(void **state)
 {
-	char text[600], command[128];
-	bool told = false;
+	char text[600];
 
 	(void)state;
-	snprintf(command, sizeof(command), "rm -r %s", inner);
-	assert_int_equal(system(command), 0);
+	block_directory(true);
 	logdir_begin(job.logdir, 0);
-	assert_false(logdir_has_warning(job.logdir, text, sizeof(text)));
-	for (uint64_t step = 1; !told; step++) {
-		report(step, 1);
-		usleep(1000);
-		told = logdir_has_warning(job.logdir, text, sizeof(text));
-	}
-	assert_non_null(strstr(text, "No such file or directory"));
-	assert_non_null(strstr(text, inner));
+	assert_false(logdir_has_warning(job.logdir, 1, text, sizeof(text)));
+	assert_non_null(strstr(wait_for_warning(1), inner));
 	for (uint64_t i = 0; i < 10; i++)
 		report(job.p.step + 1, 1);
-	assert_false(logdir_has_warning(job.logdir, text, sizeof(text)));
+	assert_false(logdir_has_warning(job.logdir, 1, text, sizeof(text)));
 	/* The curves go on when they can be written again. */
-	logdir_flush(job.logdir, job.now_ns);
-	assert_int_equal(logdir_check(inner, NULL), 0);
-	report(job.p.step + 1, 2);
-	report(job.p.step + 1, 2);
+	block_directory(false);
+	wait_for_points();
 	assert_int_equal(end(), 1);
-	assert_true(curve("loss", points, 2000) >= 1);
 	assert_true(read_file(paths[0], events, 2000) >= 3 && events[1].starts);
+}
+
+static void test_a_later_failure_is_told_again_but_not_within_an_hour(void **state)
+{
+	char text[600];
+
+	(void)state;
+	logdir_begin(job.logdir, 0);
+	for (uint64_t hour = 1; hour < 3; hour++) {
+		uint64_t now_ns = hour * HOUR_NS;
+
+		block_directory(true);
+		logdir_begin(job.logdir, 0);
+		if (hour > 1) {
+			for (unsigned i = 0; i < 100; i++, usleep(1000))
+				report(job.p.step + 1, 1);
+			assert_false(logdir_has_warning(
+				job.logdir, now_ns - 1, text, sizeof(text)));
+		}
+		assert_non_null(strstr(wait_for_warning(now_ns), "Not a directory"));
+		block_directory(false);
+		wait_for_points();
+	}
+	assert_int_equal(end(), 1);
+}
+
+/* A job that goes on does not call logdir_check(). */
+static void test_the_thread_makes_the_directory(void **state)
+{
+	char command[128];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -r %s/a", directory);
+	assert_int_equal(system(command), 0);
+	logdir_begin(job.logdir, 5);
+	report(6, 1);
+	assert_int_equal(end(), 1);
+	assert_int_equal(curve("loss", points, 2000), 1);
 }
 
 static void test_a_disk_that_does_not_answer_delays_nothing(void **state)
@@ -315,7 +388,7 @@ static void test_a_disk_that_does_not_answer_delays_nothing(void **state)
 	logdir_begin(job.logdir, 0);
 	for (uint64_t step = 1; step <= 1500; step++)
 		report(step, 1);
-	assert_true(logdir_has_warning(job.logdir, text, sizeof(text)));
+	assert_true(logdir_has_warning(job.logdir, 1, text, sizeof(text)));
 	assert_non_null(strstr(text, "its disk does not answer"));
 	logdir_flush(job.logdir, job.now_ns);
 	logdir_end(job.logdir);
@@ -358,7 +431,10 @@ int main(void)
 		CASE(test_a_server_without_reports_makes_no_file),
 		CASE(test_the_first_hours_have_all_points),
 		CASE(test_a_year_has_a_bounded_number_of_points),
+		CASE(test_points_have_the_time_of_their_report),
 		CASE(test_what_cannot_be_written_is_told_once),
+		CASE(test_a_later_failure_is_told_again_but_not_within_an_hour),
+		CASE(test_the_thread_makes_the_directory),
 		CASE(test_a_disk_that_does_not_answer_delays_nothing),
 		CASE(test_a_directory_that_is_none_is_refused),
 	};

@@ -65,6 +65,12 @@ static void test_a_job_that_makes_steps(void **state)
 static void test_what_went_wrong_is_told(void **state)
 {
 	(void)state;
+	check_has("{\"state\":\"steps\",\"quiet_s\":29,\"step_s\":10}", "makes steps;");
+	check_has("{\"state\":\"steps\",\"quiet_s\":31,\"step_s\":10}",
+		"no progress for 31 s;");
+	check_has("{\"state\":\"steps\",\"quiet_s\":1.9,\"step_s\":0.1}", "makes steps;");
+	check_has("{\"state\":\"steps\",\"quiet_s\":2,\"step_s\":0.1}",
+		"no progress for 2.0 s;");
 	check_has("{\"state\":\"steps\",\"quiet_s\":90,\"waits_for\":\"worker 1\"}",
 		"state      no progress for 1 min 30 s; up 0.0 s\nwaits for  worker 1\n");
 	check_has(
@@ -129,7 +135,48 @@ static void test_any_answer_is_shown(void **state)
 		char *text = show(odd[i], 10);
 
 		assert_memory_equal(text, "state      ", 11);
+		assert_int_equal(text[strlen(text) - 1], '\n');
+		for (const char *at = text; *at; at++)
+			assert_true(*at == '\n' || (*at >= ' ' && *at <= '~'));
 		free(text);
+	}
+}
+
+/* The answer of a job of 3 workers, whose first page has 2 of them, and a page after it. */
+static bool add_page(const char *page, size_t *count)
+{
+	json_t *answer = json_loads("{\"job\":{\"workers\":3},\"workers\":[{},{}],"
+				    "\"next\":2}",
+		0, NULL);
+	json_t *more = json_loads(page, 0, NULL);
+	bool fits = status_add_page(answer, more);
+
+	*count = json_array_size(json_object_get(answer, "workers"));
+	json_decref(answer);
+	json_decref(more);
+	return fits;
+}
+
+static void test_pages_must_continue_each_other(void **state)
+{
+	static const char *const odd[] = {
+		"{}",
+		"{\"workers\":[]}",
+		"{\"workers\":[],\"next\":3}",
+		"{\"workers\":7}",
+		"{\"workers\":[{},{}]}",
+		"{\"workers\":[{}],\"next\":2}",
+		"{\"workers\":[{}],\"next\":4}",
+		"{\"workers\":[{}],\"next\":\"3\"}",
+	};
+	size_t count;
+
+	(void)state;
+	assert_true(add_page("{\"workers\":[{}]}", &count));
+	assert_int_equal(count, 3);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(odd); i++) {
+		assert_false(add_page(odd[i], &count));
+		assert_int_equal(count, 2);
 	}
 }
 
@@ -140,6 +187,7 @@ int main(void)
 		cmocka_unit_test(test_what_went_wrong_is_told),
 		cmocka_unit_test(test_special_workers_come_first),
 		cmocka_unit_test(test_any_answer_is_shown),
+		cmocka_unit_test(test_pages_must_continue_each_other),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

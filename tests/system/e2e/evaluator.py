@@ -4,6 +4,7 @@
 
 usage: evaluator.py TERN
 """
+import errno
 import json
 import os
 import shutil
@@ -169,6 +170,21 @@ def after_a_damaged_snapshot_it_goes_on_with_the_next_one():
         evaluator.kill()
 
 
+def write_end(pipe):
+    """Waits until somebody reads the pipe, and returns a descriptor to write to it."""
+    found = []
+
+    def is_read():
+        try:
+            found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            assert error.errno == errno.ENXIO, error
+        return found
+
+    job.wait_until(is_read)
+    return found[0]
+
+
 def a_snapshot_that_is_removed_while_it_is_read_is_no_error():
     """A part is a pipe here, which the evaluator reads until the case has removed the manifest."""
     directory = copied("removed")
@@ -178,9 +194,10 @@ def a_snapshot_that_is_removed_while_it_is_read_is_no_error():
     os.mkfifo(pipe)
     evaluator = watching(directory, "--once")
     try:
-        with open(pipe, "wb") as writer:
-            last.unlink()
-            writer.write(b"not the whole part")
+        writer = write_end(pipe)
+        last.unlink()
+        os.write(writer, b"not the whole part")
+        os.close(writer)
         assert evaluator.end() == 0, evaluator.error
     finally:
         evaluator.kill()

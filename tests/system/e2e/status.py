@@ -134,7 +134,7 @@ def any_server_gives_the_whole_picture():
 
 def many_may_ask_at_once():
     """Meanwhile a worker stands still, so the job cannot end. Nothing happens to it otherwise."""
-    hand = Hand("many")
+    hand = Hand("many", "--worker-timeout", 3600)
     hand.work(0, 1)
     hand.workers[0].wait_event(makes_steps)
     hand.workers[1].process.send_signal(signal.SIGSTOP)
