@@ -70,8 +70,8 @@ struct evaluator {
 	struct evaluator_best best;
 	/* The snapshots of the last look, which are evaluated, or are not to be. */
 	struct snapshots_found known;
-	bool begun;       /* the first snapshot was found */
-	bool waits;       /* it was said that there is none yet */
+	bool begun;       /* what was there at the start is dealt with: all else is new */
+	bool waits;       /* a note has said that there is no snapshot yet */
 	uint64_t version; /* number of the parameters that the engine has had last */
 	uint64_t evaluated, damaged;
 	uint64_t step; /* of the last evaluation */
@@ -230,8 +230,14 @@ static enum outcome look_into(struct evaluator *e, struct checkpoint *c)
 	struct message error;
 	enum outcome outcome;
 	float *flat;
+	int r = check_job(e, c, &why);
 
-	if (check_job(e, c, &why) < 0) {
+	if (r == -ENOMEM) {
+		role_fail(&e->role, false, "%s: %s", tern_snapshot_short_name(id).text,
+			why.text);
+		return ENDED;
+	}
+	if (r < 0) {
 		role_fail(&e->role, true, "%s is of another job: %s",
 			tern_snapshot_short_name(id).text, why.text);
 		return ENDED;
@@ -283,7 +289,7 @@ static bool take_new(struct evaluator *e, const struct snapshots_found *found)
 		gone = gone || outcome == GONE;
 	}
 	/* If the newest one is gone, a newer one is there, or comes. */
-	e->begun = e->begun || (found->count > 0 && (e->settings->all || !gone));
+	e->begun = e->begun || e->settings->all || !gone;
 	return true;
 }
 

@@ -116,6 +116,21 @@ def each_snapshot_is_evaluated_as_it_is_published():
             evaluator.kill()
 
 
+def all_that_is_published_after_the_start_is_evaluated():
+    """Also if the first look has found nothing, and the next one finds several snapshots."""
+    directory = job.SCRATCH / "several"
+    directory.mkdir()
+    evaluator = watching(directory)
+    try:
+        evaluator.wait_event(lambda e: e["event"] == "note" and "no complete snapshot is in" in e["text"])
+        evaluator.process.send_signal(signal.SIGSTOP)
+        shutil.copytree(trained(), directory, dirs_exist_ok=True)
+        evaluator.process.send_signal(signal.SIGCONT)
+        assert [evaluator.wait_event(is_evaluated)["step"] for _ in range(4)] == [10, 20, 30, 40]
+    finally:
+        evaluator.kill()
+
+
 def it_begins_with_the_newest_or_with_all():
     for more, steps in ([], [STEPS]), (["--all"], [10, 20, 30, 40]):
         evaluator = watching(trained(), *more)
@@ -278,6 +293,7 @@ tap.run([
     its_results_are_those_of_the_job,
     once_evaluates_the_newest,
     each_snapshot_is_evaluated_as_it_is_published,
+    all_that_is_published_after_the_start_is_evaluated,
     it_begins_with_the_newest_or_with_all,
     it_is_nice_and_says_how_far_it_is,
     a_damaged_snapshot_is_named_and_passed_over,
