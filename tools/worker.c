@@ -642,7 +642,7 @@ static int read_init_from(struct worker_role *w)
 		&w->init_from, &error);
 	w->role.describe = NULL;
 	if (r < 0 && r != -ECANCELED)
-		role_fail(&w->role, r != -ENOMEM, "%s", error.text);
+		role_fail(&w->role, r != -ENOMEM && r != -EIO, "%s", error.text);
 	return r;
 }
 
