@@ -82,8 +82,8 @@ static void dial_later(struct member_link *l)
 			s->opts.ctx, &l->timer, tern_now_ns(s->env) + DIAL_AGAIN_NS);
 }
 
-/* The member refuses: it ends, or this server is not one that it can be told of, or not now. Who has
- * been in the job knows that it is right, and that the member may have been removed. */
+/* The member refuses: it ends, or cannot take this server, or not now. A server that has been in
+ * the job goes on trying, since the member may have been removed meanwhile. */
 static void refused(struct member_link *l, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
@@ -130,8 +130,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		told_later(l);
 	} else if (strcmp(type, "removed") == 0) {
 		if (!l->server->running && !view_on_removed(l->server, message))
-			tern_peer_close(
-				l->peer); /* the member does not know the newest view */
+			tern_peer_close(l->peer); /* the member's view is older */
 	} else if (strcmp(type, "abort") == 0) {
 		if (!l->server->running && view_on_abort(l->server, message))
 			server_fail(l->server, -EAGAIN, "the servers of the job change");

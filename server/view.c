@@ -18,9 +18,6 @@
 #include "server/membership.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#include "base/clock.h"
 
 /* ---- which view is the newest ---- */
 

@@ -17,9 +17,8 @@ struct drain_settings {
 static const struct option options[] = {
 	ASK_OPTIONS(struct drain_settings, ask),
 	OPTION(COUNT, "server", "I",
-		"number of the server to remove, which may be lost; tern status shows "
-		"the "
-		"numbers",
+		"number of the server to remove, which may be lost, as tern status shows "
+		"it",
 		struct drain_settings, server, .max = TERN_SERVERS_MAX - 1),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct drain_settings,
 		json),

@@ -181,6 +181,8 @@ def servers_are_added_and_removed():
     assert removed.end() == 0, removed.error
     assert any("goes on without it" in e.get("text", "") for e in removed.events), removed.events
     begin_again([hand.servers[0], hand.servers[2], *hand.workers])
+    status = job.finish("status", "--join", hand.addresses[0], "--json").last
+    assert [s["server"] for s in status["servers"]] == [0, 2], status
     hand.servers[1] = hand.server(1, "--join", hand.addresses[0])
     hand.addresses[1] = hand.address(hand.servers[1])
     begin_again([hand.servers[1], hand.servers[0], hand.servers[2], *hand.workers])
