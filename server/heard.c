@@ -97,13 +97,14 @@ static void on_abort_by_zero(struct server_peer *p, const json_t *message)
 	server_aborted(p, "server 0", message);
 }
 
-/* A server 0 that ends goes back, perhaps. */
+/* A server 0 that ends goes back, perhaps, or was asked to end, and another one will come. */
 static void on_refused_by_zero(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
 
 	if (s->opts.goes_back && !s->running &&
-		json_is_true(json_object_get(message, "ending")))
+		(json_is_true(json_object_get(message, "ending")) ||
+			json_is_true(json_object_get(message, "later"))))
 		start_on_again(s);
 	else
 		server_aborted(p, "server 0", message);

@@ -36,7 +36,7 @@ struct member_link { /* connection to a member */
 	const char *address;
 	struct tern_peer *peer;
 	struct tern_talk talk;
-	bool gone;
+	bool up, gone;
 	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
 	struct tern_timer timer;             /* for the next attempt */
@@ -157,8 +157,10 @@ static void link_event(
 	struct member_link *l = arg;
 	char why[200];
 
-	if (event == TERN_PEER_UP)
+	if (event == TERN_PEER_UP) {
+		l->up = true;
 		l->said_unreachable = false;
+	}
 	if (event != TERN_PEER_DOWN)
 		return;
 	if (status && !l->said_unreachable)
@@ -169,6 +171,7 @@ static void link_event(
 	l->gone = true;
 	tern_talk_close(&l->talk);
 	dial_later(l);
+	tern_defer(l->server->opts.ctx, &l->server->end_call);
 }
 
 static void dial(struct member_link *l)
@@ -178,7 +181,7 @@ static void dial(struct member_link *l)
 	int r;
 
 	snprintf(name, sizeof(name), "server %u", s->opts.index);
-	l->gone = false;
+	l->up = l->gone = false;
 	l->talk = (struct tern_talk){.pool = s->talk_pool,
 		.ctx = s->opts.ctx,
 		.heard = link_heard,
@@ -233,6 +236,14 @@ void members_leave(struct tern_server *s)
 	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
 		if (s->member_links[i].peer && !s->member_links[i].gone)
 			tern_peer_close(s->member_links[i].peer);
+}
+
+bool members_are_gone(const struct tern_server *s)
+{
+	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+		if (s->member_links[i].up && !s->member_links[i].gone)
+			return false;
+	return true;
 }
 
 void members_end(struct tern_server *s)

@@ -38,6 +38,9 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 /* members.c */
 int members_init(struct tern_server *s);
 void members_leave(struct tern_server *s); /* says goodbye to the members */
+/* True if they have said goodbye, too. A server that ended before that would seem to them to be lost, and
+ * they would wait for it. */
+bool members_are_gone(const struct tern_server *s);
 void members_end(struct tern_server *s);
 void members_fini(struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);

@@ -71,7 +71,7 @@ static bool all_gone(const struct tern_server *s)
 	tern_list_for_each (n, &s->peers)
 		if (!tern_list_entry(n, struct server_peer, node)->gone)
 			return false;
-	return true;
+	return members_are_gone(s);
 }
 
 static void tell_end(struct tern_server *s)
