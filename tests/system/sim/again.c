@@ -371,7 +371,7 @@ void job_make_again(struct job *j)
 	j->has_begun = j->has_begun || j->members[0].server->running;
 	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 2))
 		lose_one(j);
-	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 2))
+	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 10))
 		remove_one(j);
 	for (unsigned i = j->servers; i < j->count; i++)
 		if (!j->members[i].servers)

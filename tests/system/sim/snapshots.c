@@ -251,7 +251,7 @@ static void let_fall(struct job *j)
 	j->goes_back = true;
 	j->has_snapshot = has_snapshot;
 	j->falls = 1 + (unsigned)below(6);
-	j->drains = below(2) ? (unsigned)below(4) : 0;
+	j->drains = (unsigned)below(4);
 	j->losses = (unsigned)below(4);
 }
 
