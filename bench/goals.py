@@ -339,8 +339,8 @@ def snapshots():
     rows, delay = [], "by how many median steps the longest step is longer"
     for key, model in (("small", "1 MB"), ("large", "100 MB")):
         ours, alone = ("snapshots", f"tern.{key}"), ("the number", [])
-        # One copy is the goal. The memory of the thread that writes comes on top: up to a hundredth of the large model,
-        # and as much as the parameters of the small model.
+        # The goal is one copy of the server's share. The thread that writes needs memory besides: up to a hundredth of
+        # the large model, and as much as the parameters of the small one.
         copies = ("<=", 1.01) if key == "large" else ("", None)
         rows += [Goal(f"snapshots, {model}, rate", *ours, "with", "steps_per_s", "the same without", [f"tern.{key}"],
                       ">=", 0.9, peer_point="without", smaller=False, unit="/s", group="survival"),

@@ -44,8 +44,8 @@ struct tern_model {
 	uint64_t cpu_ns; /* processor time of a gradient */
 };
 
-/* What a worker notes: at this time of CLOCK_MONOTONIC it had the parameters after `step`
- * steps, and began to compute a gradient with them. */
+/* At the time `ns` of CLOCK_MONOTONIC a worker had the parameters after `step` steps, and began
+ * to compute a gradient with them. */
 struct mark {
 	uint64_t ns, step;
 };

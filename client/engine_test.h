@@ -13,7 +13,8 @@ struct engine_test {
 	/* Called after every batch of records; true: the evaluation is to stop. */
 	bool (*stop)(void *arg);
 	void *arg;
-	/* Of each record, for the AUC: engine_test_make_room(). NULL: it is not computed. */
+	/* Score and label of each record, from which the AUC is computed
+	 * (engine_test_make_room()). NULL: no AUC is computed. */
 	float *scores;
 	int32_t *labels;
 };

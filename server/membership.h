@@ -46,7 +46,7 @@ void members_fini(struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
 /* Where the server is now, as it has told this one, or else as a worker has told that is here. */
 const char *members_find(const struct tern_server *s, uint32_t index);
-/* The same for a job of which a worker is here. */
+/* Where server `index` of the job is. This server has a job, and a worker of it. */
 const char *members_address_of(const struct tern_server *s, uint32_t index);
 /* Writes the addresses at which this server can be reached, in the form of one address.
  * Negative errno as of tern_listener_addresses(). */

@@ -55,9 +55,9 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 	const char *why;
 };
 
-/* What has happened in a job while this process served it. The servers that a process makes in
- * turn, since its job goes back, share one, which is zeroed before the first. The times are
- * those of the contexts' environments. */
+/* Counts of what has happened in a job while this process served it. A process whose job goes
+ * back makes one server after the other, and they share one history, which is zeroed before the
+ * first. Times are those of the contexts' environments. */
 struct tern_server_history {
 	uint64_t begun_ns;               /* the first server was made */
 	uint64_t lost_count, came_count; /* workers, on server 0 */

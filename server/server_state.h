@@ -772,7 +772,8 @@ void status_snapshot_ended(
 void status_mark(struct tern_server *s); /* notes which step this server is at */
 /* Answers the question of a guest, or asks it to repeat the question later. */
 void status_on_status(struct server_peer *guest, const json_t *message);
-/* What this server knows of the job, with workers from `from` on, as a message "status". */
+/* Makes the message "status": what this server knows of the job, with the workers from number
+ * `from` on. */
 json_t *status_answer(struct tern_server *s, uint32_t from);
 
 /* others.c */
@@ -780,7 +781,7 @@ int others_connect(struct tern_server *s);
 void others_lost(struct server_peer *p, int status, const char *name);
 bool others_are_connected(const struct tern_server *s);
 struct server_peer *others_find(const struct tern_server *s, uint32_t index);
-/* The same, by number (ps/view.h). */
+/* Finds another server by its number (ps/view.h); NULL: it is not connected. */
 struct server_peer *others_find_number(const struct tern_server *s, uint32_t number);
 
 /* skip.c */

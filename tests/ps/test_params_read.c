@@ -139,7 +139,7 @@ static void test_f64_is_read_if_float32_has_its_values(void **state)
 	}
 }
 
-/* Whoever reads the file looks for them afterwards (tern_given_describe()). */
+/* A file with NaN or infinite values is read: tern_given_describe() refuses them afterwards. */
 static void test_values_that_are_no_numbers_stay_so(void **state)
 {
 	double wide[6] = {(double)NAN, (double)INFINITY, -(double)INFINITY, 1, 2, 3};

@@ -24,6 +24,14 @@ static void open_and_say(struct rig *rig, struct visitor *v, const char *text)
 	say(v, text);
 }
 
+/* Opens a server that may go back, with a job of which one worker has joined. */
+static void open_with_worker(struct rig *rig, struct visitor *worker)
+{
+	open_rig(rig);
+	rig->server->opts.goes_back = true;
+	join_well(rig, worker, &job, 0);
+}
+
 static void test_a_wrong_address_is_refused(void **state)
 {
 	static const char *const texts[] = {
@@ -88,9 +96,7 @@ static void test_only_other_servers_may_come(void **state)
 	struct rig rig;
 
 	(void)state;
-	open_rig(&rig);
-	rig.server->opts.goes_back = true;
-	join_well(&rig, &worker, &job, 0);
+	open_with_worker(&rig, &worker);
 	visit(&rig, &v);
 	say(&v, "{\"type\":\"address\",\"server\":0,\"address\":\"tcp://127.0.0.1:9\"}");
 	run_until(&rig, &v.refused);
@@ -112,9 +118,7 @@ static void test_who_knows_less_removes_nobody(void **state)
 	struct rig rig;
 
 	(void)state;
-	open_rig(&rig);
-	rig.server->opts.goes_back = true;
-	join_well(&rig, &worker, &job, 0);
+	open_with_worker(&rig, &worker);
 	visit(&rig, &v);
 	say(&v, "{\"type\":\"address\",\"server\":1,\"begun\":true,"
 		"\"address\":\"tcp://127.0.0.1:9\"}");

@@ -120,7 +120,8 @@ static void test_records_have_the_bytes_of_another_writer(void **state)
 	assert_memory_equal(record, start, sizeof(start));
 }
 
-/* Whoever reads meanwhile, or after the process was killed, sees whole records and a rest. */
+/* A program that reads the file while it is written, or after the writer was killed, sees whole
+ * records and perhaps a part of the next one. */
 static void test_each_part_of_a_file_can_be_read(void **state)
 {
 	struct event_file file = {.fd = -1};
@@ -199,7 +200,7 @@ static void test_the_newest_file_has_the_last_name(void **state)
 	char path[600];
 
 	(void)state;
-	/* Of a host whose clock is an hour ahead. */
+	/* The file of a process on a host whose clock is an hour ahead. */
 	snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.other.7.0",
 		directory, (long long)time(NULL) + 3600);
 	close(creat(path, 0666));

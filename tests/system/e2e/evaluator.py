@@ -258,7 +258,7 @@ def the_best_parameters_are_kept():
     assert (int(metadata["tern_step"]), float(metadata["tern_test_accuracy"])) == (chosen["step"], highest), metadata
     job.finish("checkpoint", "export", trained() / f"{chosen['snapshot']}.json", "--to", exported)
     assert header(best)[1] == header(exported)[1]
-    # One that is started again goes on with it.
+    # An evaluator that is started again compares with the file that is there.
     before = best.read_bytes()
     _, every = evaluated(trained(), "--once", "--save-best", best)
     assert not [e for e in every if e["event"] == "saved"] and best.read_bytes() == before, every
