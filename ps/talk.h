@@ -57,7 +57,8 @@
  *   server -> server   {"type":"address", "server":j, "address":a, "begun":false}: the sender comes in
  *                      the place of server number j, which was lost, or is to be added; "begun":true:
  *                      it was in the job already. The answer is {"type":"known"}, "refused",
- *                      "again" while the other server has a server j, or "removed"
+ *                      "again" while the other server has a server j, or "removed". To server 0
+ *                      also with "stays":true: server j goes back, and is where it was
  *   server -> worker   {"type":"address", "server":j, "address":a}
  *
  * When servers are added or removed (server/view.c):

@@ -110,6 +110,13 @@ static void on_refused_by_zero(struct server_peer *p, const json_t *message)
 		server_aborted(p, "server 0", message);
 }
 
+/* A worker that this server has not welcomed gives up, and will close the connection. */
+static void on_giving_up(struct server_peer *p, const json_t *message)
+{
+	(void)p;
+	(void)message;
+}
+
 static void on_removed(struct server_peer *p, const json_t *message)
 {
 	view_on_removed(p->server, message);
@@ -148,6 +155,7 @@ static const struct word {
 	{"leave", WORKER, ANY_TIME, leaving_on_leave},
 	{"here", WORKER, ANY_TIME, leaving_on_here},
 	{"failed", WORKER | RETURNING, ANY_TIME, lease_on_failed},
+	{"failed", GUEST, ANY_TIME, on_giving_up},
 	{"bye", WORKER, ANY_TIME, on_bye},
 	{"lost", SERVER, ANY_TIME, lease_on_report},
 	{"lost", ZERO, ANY_TIME, lease_on_decision},

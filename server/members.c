@@ -16,6 +16,10 @@
  * A member knows the address for as long as the connection lasts. So the new server keeps
  * a connection to each member, and makes it anew when it is lost: a member that goes back to a
  * snapshot (opts.goes_back) ends all of its connections.
+ *
+ * A server that was not lost, and goes back, does the same with server 0 (opts.zero) until the steps
+ * begin, to hear if it is removed meanwhile. Its address is as before ("stays"), so server 0 tells
+ * it to nobody.
  */
 #include "server/membership.h"
 
@@ -67,9 +71,10 @@ static void say_address(struct member_link *l)
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(
-			&l->talk, json_pack("{s:s, s:I, s:s, s:b}", "type", "address",
-					  "server", (json_int_t)s->opts.index, "address",
-					  address, "begun", s->opts.has_begun));
+			&l->talk, json_pack("{s:s, s:I, s:s, s:b, s:b}", "type",
+					  "address", "server", (json_int_t)s->opts.index,
+					  "address", address, "begun", s->opts.has_begun,
+					  "stays", !s->opts.member_count));
 }
 
 /* Tries again in a moment. */
@@ -134,7 +139,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "abort") == 0) {
 		if (!l->server->running && view_on_abort(l->server, message))
 			server_fail(l->server, -EAGAIN, "the servers of the job change");
-	} else if (strcmp(type, "known") == 0) {
+	} else if (strcmp(type, "known") == 0 && l->server->opts.member_count) {
 		server_note(l->server,
 			"the server at %s tells the workers this server's address",
 			l->address);
@@ -215,32 +220,44 @@ static void dial_again(struct tern_timer *timer)
 
 int members_init(struct tern_server *s)
 {
-	if (!s->opts.member_count)
+	uint32_t named = s->opts.member_count, count = named + (s->opts.zero != NULL);
+
+	if (!count)
 		return 0;
-	s->member_links = calloc(s->opts.member_count, sizeof(*s->member_links));
+	s->member_links = calloc(count, sizeof(*s->member_links));
 	if (!s->member_links)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < s->opts.member_count; i++) {
+	s->member_link_count = count;
+	for (uint32_t i = 0; i < count; i++) {
 		struct member_link *l = &s->member_links[i];
 
 		l->server = s;
-		l->address = s->opts.members[i];
+		l->address = i < named ? s->opts.members[i] : s->opts.zero;
 		l->timer.fire = dial_again;
 		dial(l);
 	}
 	return 0;
 }
 
+void members_begun(struct tern_server *s)
+{
+	if (s->opts.member_count)
+		return; /* workers that come later ask the members for its address */
+	for (uint32_t i = 0; i < s->member_link_count; i++)
+		s->member_links[i].done = true;
+	members_leave(s);
+}
+
 void members_leave(struct tern_server *s)
 {
-	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+	for (uint32_t i = 0; i < s->member_link_count; i++)
 		if (s->member_links[i].peer && !s->member_links[i].gone)
 			tern_peer_close(s->member_links[i].peer);
 }
 
 bool members_are_gone(const struct tern_server *s)
 {
-	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+	for (uint32_t i = 0; i < s->member_link_count; i++)
 		if (s->member_links[i].up && !s->member_links[i].gone)
 			return false;
 	return true;
@@ -248,7 +265,7 @@ bool members_are_gone(const struct tern_server *s)
 
 void members_end(struct tern_server *s)
 {
-	for (uint32_t i = 0; s->member_links && i < s->opts.member_count; i++)
+	for (uint32_t i = 0; i < s->member_link_count; i++)
 		tern_timer_clear(s->opts.ctx, &s->member_links[i].timer);
 }
 
@@ -256,6 +273,7 @@ void members_fini(struct tern_server *s)
 {
 	free(s->member_links);
 	s->member_links = NULL;
+	s->member_link_count = 0;
 }
 
 /* ---- the member ---- */
@@ -273,7 +291,7 @@ void members_tell(struct server_peer *worker)
 		const struct server_peer *p =
 			tern_list_entry(n, struct server_peer, node);
 
-		if (p->address && !p->gone)
+		if (p->address && !p->stays && !p->gone)
 			tell(p, worker);
 	}
 }
@@ -307,6 +325,15 @@ const char *members_find(const struct tern_server *s, uint32_t index)
 	return p ? p->address : start_find_present(s)->zero;
 }
 
+const char *tern_server_zero(const struct tern_server *s)
+{
+	const struct server_peer *p = find_newcomer(s, 0);
+
+	if (p)
+		return p->address;
+	return s->to_zero ? s->to_zero->zero : NULL;
+}
+
 const char *members_address_of(const struct tern_server *s, uint32_t index)
 {
 	const struct server_peer *p = find_newcomer(s, view_number(s, index));
@@ -338,7 +365,7 @@ static bool is_printable(const char *text)
 }
 
 /* Keeps the newcomer's address. False: there is no memory, and it is refused. */
-static bool know(struct server_peer *p, uint32_t number, const char *address)
+static bool know(struct server_peer *p, uint32_t number, const char *address, bool stays)
 {
 	p->address = strdup(address);
 	if (!p->address) {
@@ -346,7 +373,9 @@ static bool know(struct server_peer *p, uint32_t number, const char *address)
 		return false;
 	}
 	p->index = number;
-	view_moved(p->server, number, address);
+	p->stays = stays;
+	if (!stays)
+		view_moved(p->server, number, address);
 	guests_leave(p);
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
 	return true;
@@ -358,6 +387,8 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	const json_t *number = json_object_get(message, "server");
 	const char *address = json_string_value(json_object_get(message, "address"));
 	json_int_t index = json_integer_value(number);
+	bool begun = json_is_true(json_object_get(message, "begun"));
+	bool stays = json_is_true(json_object_get(message, "stays"));
 
 	if (!json_is_integer(number) || index < 0 || index >= TERN_SERVERS_MAX ||
 		!address || !*address || strlen(address) >= TERN_ADDRESS_BYTES ||
@@ -374,8 +405,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			"it");
 		return;
 	}
-	if (!view_has(s, (uint32_t)index) &&
-		json_is_true(json_object_get(message, "begun"))) {
+	if (!view_has(s, (uint32_t)index) && begun) {
 		view_say_removed(p);
 		return;
 	}
@@ -387,7 +417,8 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		return;
 	}
 	if (!find_newcomer(s, (uint32_t)index) && !view_has(s, (uint32_t)index)) {
-		if (view_may_add(p, (uint32_t)index) && know(p, (uint32_t)index, address))
+		if (view_may_add(p, (uint32_t)index) &&
+			know(p, (uint32_t)index, address, false))
 			view_add(p);
 		return;
 	}
@@ -395,7 +426,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		guests_ask_later(p);
 		return;
 	}
-	if (!know(p, (uint32_t)index, address))
+	if (!know(p, (uint32_t)index, address, stays) || stays)
 		return;
 	if (guests_may_note(s))
 		server_note(s, "server %u is at %s now", p->index, p->address);
@@ -407,7 +438,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 
 void members_left(struct server_peer *p)
 {
-	if (!p->server->over && guests_may_note(p->server))
+	if (!p->stays && !p->server->over && guests_may_note(p->server))
 		server_note(p->server, "server %u, which was at %s, is gone", p->index,
 			p->address);
 	view_newcomer_left(p);

@@ -37,6 +37,8 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 
 /* members.c */
 int members_init(struct tern_server *s);
+/* The steps begin. */
+void members_begun(struct tern_server *s);
 void members_leave(struct tern_server *s); /* says goodbye to the members */
 /* True if they have said goodbye, too. A server that ended before that would seem to them to be lost, and
  * they would wait for it. */

@@ -134,6 +134,10 @@ struct tern_server_opts {
 	 * tern_server_new() returns, its strings until the server is freed. */
 	const char *const *members;
 	uint32_t member_count;
+	/* Address of server 0 of a job that has begun with this process (tern_server_zero()): this
+	 * server asks it whether the job still has this server. NULL: it is not known, or this is
+	 * server 0. Used until the server is freed. */
+	const char *zero;
 	uint32_t index; /* number of this server (ps/view.h), before a job tells it */
 	/* Owned by the caller, and used by this server until it is freed; NULL: none is kept
 	 * when this server is freed. */
@@ -188,6 +192,9 @@ const char *tern_server_address(const struct tern_server *server);
 void tern_server_stats(const struct tern_server *server, struct tern_server_stats *out);
 /* The newest view of the job's servers that is known, for opts.view of the next server. */
 const struct tern_view *tern_server_view(const struct tern_server *server);
+
+/* The newest address of server 0 that is known, for opts.zero of the next server; NULL: none. */
+const char *tern_server_zero(const struct tern_server *server);
 
 /* Writes, in a few words, which step the server is at and which processes it waits
  * for. */

@@ -101,6 +101,7 @@ struct server_peer {
 	/* The address of a server that comes in the place of a lost one (members.c); NULL: the peer
 	 * is no such server. */
 	char *address;
+	bool stays; /* such a server was not lost, and all know its address already */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	/* Number of this worker; index of this server in the job, but if it has told its address
@@ -419,9 +420,10 @@ struct tern_server {
 	struct tern_view view, next_view;
 	bool failed_last; /* the last worker that was lost has failed by itself */
 	struct tern_timer back_timer;
-	struct member_link *member_links; /* members.c; NULL: there are none */
-	struct tern_timer zero_timer;     /* start.c: next attempt to reach server 0 */
-	struct tern_timer start_timer;    /* start.c: next note about missing processes */
+	struct member_link *member_links; /* members.c */
+	uint32_t member_link_count;
+	struct tern_timer zero_timer;  /* start.c: next attempt to reach server 0 */
+	struct tern_timer start_timer; /* start.c: next note about missing processes */
 	struct tern_timer
 		absent_timer; /* start.c: begins without those that are missing */
 	uint32_t again_count; /* start.c: how often server 0 said "again" in a row */

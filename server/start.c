@@ -305,6 +305,7 @@ static void start(struct tern_server *s)
 {
 	s->running = true;
 	status_steps_begin(s);
+	members_begun(s);
 	if (s->opts.begun)
 		s->opts.begun(s->opts.arg);
 	lease_start(s);

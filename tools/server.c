@@ -106,6 +106,7 @@ struct server_role {
 	struct tern_server_history history;
 	struct servers members; /* of --join */
 	struct tern_view view;  /* newest one that is known of the job's servers */
+	char zero[128]; /* newest address of server 0 that is known; "": none is */
 	uint32_t index; /* its number: --index, until the job's workers say another */
 };
 
@@ -317,6 +318,8 @@ static bool goes_back(struct server_role *s, const char *text)
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
 	s->view = *tern_server_view(s->server);
+	if (tern_server_zero(s->server))
+		snprintf(s->zero, sizeof(s->zero), "%s", tern_server_zero(s->server));
 	follow(s, &stats);
 	if (stats.drained) {
 		s->role.left = s->role.over = true;
@@ -454,6 +457,7 @@ static int start(struct server_role *s)
 		.view = &s->view,
 		.members = members,
 		.member_count = s->members.count,
+		.zero = s->has_begun && *s->zero ? s->zero : NULL,
 		.index = s->index,
 		.history = &s->history,
 		.saving = saving,

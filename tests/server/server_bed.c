@@ -114,6 +114,10 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		v->begins = true;
 	} else if (strcmp(tern_talk_type(message), "again") == 0) {
 		v->again = true;
+	} else if (strcmp(tern_talk_type(message), "removed") == 0) {
+		v->removed = true;
+	} else if (strcmp(tern_talk_type(message), "address") == 0) {
+		v->told = true;
 	} else if (strcmp(tern_talk_type(message), "refused") == 0 ||
 		   strcmp(tern_talk_type(message), "abort") == 0) {
 		v->aborted = strcmp(tern_talk_type(message), "abort") == 0;

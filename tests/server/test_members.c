@@ -204,6 +204,31 @@ static void test_one_process_is_a_server(void **state)
 	stop_and_close(&rig);
 }
 
+/* Server 1 was not lost, so no worker is told its address, and it hears that the newest view does
+ * not have it. */
+static void test_a_server_that_stays_hears_that_it_is_removed(void **state)
+{
+	struct tern_ps_job fewer = job;
+	struct visitor first, second, v;
+	struct rig rig;
+
+	(void)state;
+	open_and_say(&rig, &v,
+		"{\"type\":\"address\",\"server\":1,\"begun\":true,\"stays\":true,"
+		"\"address\":\"tcp://127.0.0.1:9\"}");
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	visit(&rig, &first);
+	say_join(&first, job_of(&rig, &job, 1, 1000, 2), 0);
+	run_until(&rig, &first.welcome);
+	assert_false(first.told);
+	fewer.view = 5;
+	join(&rig, &second, &fewer, 1000, 1);
+	run_until(&rig, &v.removed);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* A server that has told its address sends "abort", which only processes of a job may. */
 static void test_who_has_told_its_address_may_say_nothing_more(void **state)
 {
@@ -248,6 +273,7 @@ int main(void)
 		cmocka_unit_test(test_what_cannot_be_removed_stays),
 		cmocka_unit_test(test_a_view_of_another_job_is_not_taken),
 		cmocka_unit_test(test_one_process_is_a_server),
+		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};

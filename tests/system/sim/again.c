@@ -212,6 +212,7 @@ static void bury(struct job *j, struct member *m)
 	j->former[j->former_count - 1].servers = NULL;
 	j->former[j->former_count - 1].view = NULL;
 	memcpy(m->met, old->met, sizeof(m->met));
+	memcpy(m->zero, old->zero, sizeof(m->zero));
 }
 
 /* As tools/server.c does: the server begins with what server 0 has named. */
@@ -232,6 +233,8 @@ static void keep_view(struct member *m)
 
 	free(TERN_TAKE(m->view));
 	m->has_begun = !is_lost(m) && (m->has_begun || m->server->running);
+	if (tern_server_zero(m->server))
+		snprintf(m->zero, sizeof(m->zero), "%s", tern_server_zero(m->server));
 	if (is_lost(m) || view->number == 0)
 		return;
 	m->view = malloc(sizeof(*view));

@@ -170,6 +170,7 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 			    .absent_ns = 30 * TERN_NS_PER_MS,
 			    .members = &member,
 			    .member_count = member != NULL,
+			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
 			    .has_begun = m->has_begun,
 			    .view = m->view,

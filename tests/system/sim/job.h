@@ -60,6 +60,7 @@ struct member {
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
 	char met[128];  /* of a server in the place of a lost one: what it was told */
+	char zero[128]; /* of a server that has been in the job: where server 0 is */
 	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;
