@@ -6,9 +6,9 @@
  * lacks it, and all chunks here receive that slot (sync.c). Others wait for the owing
  * worker if a live worker owes nothing, or if workers were lost before. From then on, the
  * time counts in which this server receives nothing from the owing worker and nothing
- * reaches that worker. When the time reaches the deadline, the worker is lost like one
- * that died (lease.c): its slots go to others, and its connection is cut, so that nothing
- * more is received from it.
+ * reaches that worker. When the time reaches the deadline, the worker has stalled. Unless
+ * opts.on_stall says otherwise, it is lost then like one that died (lease.c): its slots go to
+ * others, and its connection is cut, so that nothing more is received from it.
  *
  * The deadline is `worker_timeout_ns`, or ten times the median time of a slot if that is
  * longer. Before the first slot is complete the time of a slot is unknown, and there is
@@ -34,6 +34,7 @@
  */
 #include "server/membership.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ void late_progress(struct server_peer *worker)
 {
 	worker->silent_ns = worker->late_ns = 0;
 	worker->waits_for_server = 0;
+	worker->stalled = false;
 }
 
 /* The built-in engines finish the gradient of a slot from the last layer to the first. So
@@ -224,23 +226,6 @@ static void describe(const struct server_peer *w, char *text, size_t bytes)
 
 /* ---- the ticks ---- */
 
-static void lose(struct server_peer *w, uint64_t limit_ns)
-{
-	bool finishes = w->owed_step == UINT64_MAX && !w->server->bye_count;
-	char what[64];
-
-	describe(w, what, sizeof(what));
-	lease_lost(w, false,
-		"%s has made no progress for %.1f s%s, and others wait for %s%s",
-		tern_peer_name(w->peer), (double)limit_ns / 1e9,
-		limit_ns == w->server->opts.worker_timeout_ns ? " (--worker-timeout)"
-							      : "",
-		what,
-		finishes ? ": a program that evaluates or saves for longer must call "
-			   "goes_on() every few seconds"
-			 : "");
-}
-
 /* Asks the worker whether it is busy (message "late"), if it has been silent for 4 ticks
  * or more (half of worker_timeout_ns, or 4 s if that is less). Asks every second tick, so
  * that an answer arrives before the next question. */
@@ -251,6 +236,48 @@ static void ask(struct server_peer *w)
 	if (!w->gone && w->silent_ns >= 4 * s->tick_ns && s->tick_count % 2 == 0)
 		tern_talk_say(&w->talk, json_pack("{s:s, s:I}", "type", "late",
 						"silent_ns", (json_int_t)w->silent_ns));
+}
+
+static void write_why(
+	const struct server_peer *w, uint64_t limit_ns, char *text, size_t bytes)
+{
+	bool finishes = w->owed_step == UINT64_MAX && !w->server->bye_count;
+	char what[64];
+
+	describe(w, what, sizeof(what));
+	snprintf(text, bytes,
+		"%s has made no progress for %.1f s%s, and others wait for %s%s",
+		tern_peer_name(w->peer), (double)limit_ns / 1e9,
+		limit_ns == w->server->opts.worker_timeout_ns ? " (--worker-timeout)"
+							      : "",
+		what,
+		finishes ? ": a program that evaluates or saves for longer must call "
+			   "goes_on() every few seconds"
+			 : "");
+}
+
+/* opts.on_stall: the job waits for this worker, however long it takes. */
+static void wait_for(struct server_peer *w, const char *why)
+{
+	if (!w->stalled)
+		server_warn(w->server, "%s: the job waits (--on-stall wait)", why);
+	w->stalled = true;
+	ask(w);
+}
+
+static void stall(struct server_peer *w, uint64_t limit_ns)
+{
+	struct tern_server *s = w->server;
+	char why[400];
+
+	write_why(w, limit_ns, why, sizeof(why));
+	/* After the first goodbye the results are safe, and nobody else computes anything. */
+	if (s->opts.on_stall == TERN_STALL_REASSIGN || s->bye_count > 0)
+		lease_lost(w, false, "%s", why);
+	else if (s->opts.on_stall == TERN_STALL_END)
+		server_fail(s, -ETIMEDOUT, "%s: the job ends (--on-stall end)", why);
+	else
+		wait_for(w, why);
 }
 
 static void count(struct tern_server *s, uint64_t passed_ns)
@@ -275,7 +302,7 @@ static void count(struct tern_server *s, uint64_t passed_ns)
 				   : all_ns;
 		if (w->late_ns >= limit_ns ||
 			(w->silent_ns >= limit_ns && is_stuck(s, limit_ns)))
-			lose(w, limit_ns);
+			stall(w, limit_ns);
 		else
 			ask(w);
 	}

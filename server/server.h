@@ -40,6 +40,13 @@ struct tern_server_progress {
 	const char *waits_for;
 };
 
+/* What happens with a worker that has stalled: see worker_timeout_ns. */
+enum tern_on_stall {
+	TERN_STALL_REASSIGN, /* it is lost: its slots go to other workers */
+	TERN_STALL_WAIT,     /* the job waits for it, which the server warns of once */
+	TERN_STALL_END,      /* the job ends with an error */
+};
+
 struct tern_server_snapshot_opts { /* snapshots of a job in sync mode, ps/snapshot.h */
 	const char *directory;     /* the same one for all servers; NULL: no snapshots */
 	/* At each step that is a multiple of every_steps; 0: every every_ns, 0: 10 minutes.
@@ -150,10 +157,11 @@ struct tern_server_opts {
 	/* Time for which the decision about a worker that was asked to end is delayed, in
 	 * case others are asked, too (leaving.c); 0: 1 s. */
 	uint64_t leave_ns;
-	/* Time without progress after which a worker that others wait for counts as lost,
-	 * and its slots (gradients of each step) go to other workers; 0: 30 s. If ten
-	 * times the median time of a slot is longer, that is used. Exceptions: late.c. */
+	/* Time without progress after which a worker that others wait for has stalled; 0:
+	 * 30 s. If ten times the median time of a slot is longer, that is used. Exceptions:
+	 * late.c. */
 	uint64_t worker_timeout_ns;
+	enum tern_on_stall on_stall;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
 	/* A note that users should see from every server, since a result may not be what

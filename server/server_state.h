@@ -131,6 +131,7 @@ struct server_peer {
 	/* Part of silent_ns that has passed since another process first waited for this
 	 * worker. */
 	uint64_t late_ns;
+	bool stalled; /* the server has warned that the job waits for this worker */
 	/* Number + 1 of the server that this worker reported to wait for; 0: none. */
 	uint32_t waits_for_server;
 };

@@ -12,6 +12,8 @@
 #include "client/models/model.h"
 #include "tools/earlier.h"
 
+const char *const job_on_stall[] = {"reassign", "wait", "end", NULL};
+
 int job_parse_mode(const char *text, void *at, struct message *why)
 {
 	struct job_mode *mode = at;

@@ -132,6 +132,16 @@ int job_parse_mode(const char *text, void *at, struct message *why);
 		"lost; then other workers compute its slots",                            \
 		settings, field, .initial = "30", .min = 0.01, .max = 1e6)
 
+/* Values of --on-stall, by enum tern_on_stall. */
+extern const char *const job_on_stall[];
+/* A row for the same; `field` is an int. */
+#define ON_STALL_OPTION(settings, field)                                                 \
+	OPTION(CHOICE, "on-stall", "reassign|wait|end",                                  \
+		"what happens with a worker that makes no progress (--worker-timeout): " \
+		"it is lost, and others compute its slots; or the job waits for it, or " \
+		"ends",                                                                  \
+		settings, field, .choices = job_on_stall, .initial = "reassign")
+
 /* A row for `tern server` and `tern worker`; `field` is a uint64_t. */
 #define SERVER_WAIT_OPTION(settings, field)                                              \
 	OPTION(COUNT, "server-wait", "S",                                                \

@@ -178,11 +178,11 @@ static void start_server(struct launch *l, unsigned index)
 	const struct fabric_settings *fabric = l->opts.fabric;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24];
 	struct snapshot_args snapshot_args;
-	const char *args[34 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[36 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
-		"--worker-timeout", timeout_s, "--workers", workers, "--server-wait",
-		"0"};
-	size_t n = 14;
+		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
+		"--workers", workers, "--server-wait", "0"};
+	size_t n = 16;
 
 	snprintf(number, sizeof(number), "%u", index);
 	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);

@@ -37,6 +37,7 @@ struct launch_settings {
 	struct secret_settings secret; /* --insecure and --secret-file */
 	struct device_choice server_device;
 	double worker_timeout_s;
+	int on_stall;            /* enum tern_on_stall */
 	uint64_t server_threads; /* 0: not given */
 	struct snapshot_settings snapshots;
 	const char *logdir; /* NULL: not given */
@@ -63,6 +64,7 @@ struct restarts {
 			.parse = device_parse),                                          \
 		THREADS_OPTION("server-threads", settings, field.server_threads),        \
 		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
+		ON_STALL_OPTION(settings, field.on_stall),                               \
 		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
 		LOGDIR_OPTION(settings, field.logdir),                                   \
 		OPTION(COUNT, "restarts", "K",                                           \

@@ -32,6 +32,7 @@ struct server_settings {
 	uint64_t index, spin_us, threads;
 	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
+	int on_stall; /* enum tern_on_stall */
 	struct snapshot_settings snapshots;
 	const char *logdir;
 	const char *join;
@@ -64,6 +65,7 @@ static const struct option options[] = {
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
+	ON_STALL_OPTION(struct server_settings, on_stall),
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
 	LOGDIR_OPTION(struct server_settings, logdir),
 	OPTION(TEXT, "join", "ADDRESS,...",
@@ -443,6 +445,7 @@ static int start(struct server_role *s)
 		.updater = s->updater,
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
+		.on_stall = (enum tern_on_stall)settings->on_stall,
 		.note = note,
 		.warning = warning,
 		.joined = joined,

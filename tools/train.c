@@ -84,8 +84,9 @@ struct train {
 static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {"--listen", "--server-device",
-		"--server-threads", "--worker-timeout", "--snapshots", "--snapshot-every",
-		"--snapshot-keep", "--resume", "--logdir", "--restarts", "--secret-file"};
+		"--server-threads", "--worker-timeout", "--on-stall", "--snapshots",
+		"--snapshot-every", "--snapshot-keep", "--resume", "--logdir",
+		"--restarts", "--secret-file"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))

@@ -2,7 +2,7 @@
 """Which lines do the scenarios run? A build with the compiler's own counters (--coverage) tells, so the
 sources need no marks.
 
-A mark in reached.txt names a scenario, a file, and a line by its text: "train: server/late.c: lose(w, limit_ns);".
+A mark in reached.txt names a scenario, a file, and a line by its text: "train: server/late.c: stall(w, limit_ns);".
 The scenario must run that line; a text that the file does not have exactly once is a mistake, too.
 """
 import difflib

@@ -138,6 +138,32 @@ def stopped_worker_is_left_behind_over_tcp():
     stopped_worker_is_left_behind("tcp")
 
 
+def stopped_worker_is_waited_for():
+    """Each server that lacks a gradient of it warns once, nothing is lost, and the job goes on with it."""
+    running, directory = training("waits", "--workers", 3, "--servers", 2, "--worker-timeout", 0.5, "--on-stall", "wait")
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    stopped = running.pid_of("worker", 1)
+    os.kill(stopped, signal.SIGSTOP)
+
+    running.wait_event(lambda e: e["event"] == "warning")
+    time.sleep(2)  # four times the timeout
+    os.kill(stopped, signal.SIGCONT)
+    assert saved_by(running, directory) == undisturbed(), "other bytes"
+    warned = [e["text"] for e in running.events if e["event"] == "warning"]
+    assert len(warned) <= 2 and all("worker 1" in text and "the job waits (--on-stall wait)" in text
+                                    for text in warned), warned
+    assert not [e for e in running.events if e["event"] == "lost"], running.events
+
+
+def stopped_worker_ends_the_job():
+    running, directory = training("ends", "--workers", 3, "--worker-timeout", 0.5, "--on-stall", "end")
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
+    stopped = running.pid_of("worker", 1)
+    error = after(running, lambda: os.kill(stopped, signal.SIGSTOP), 1, limit_s=60)
+    assert "worker 1" in error and "the job ends (--on-stall end)" in error, error
+    assert not directory.exists()
+
+
 def worker_that_comes_back_too_late_is_told_and_ends(fabric):
     directory = job.SCRATCH / f"late-{fabric}"
     server, worker = by_hand(2, directory, "--worker-timeout", 2, fabric=fabric)
@@ -273,6 +299,8 @@ tap.run([
     killed_worker_is_not_the_end_in_async_mode,
     stopped_worker_is_left_behind_over_shm,
     stopped_worker_is_left_behind_over_tcp,
+    stopped_worker_is_waited_for,
+    stopped_worker_ends_the_job,
     worker_that_comes_back_too_late_is_told_and_ends_over_shm,
     worker_that_comes_back_too_late_is_told_and_ends_over_tcp,
     job_whose_last_worker_hangs_ends,
