@@ -12,19 +12,8 @@
 #include "base/clock.h"
 #include "ps/metric.h"
 #include "ps/talk.h"
+#include "tools/field.h"
 #include "tools/log.h"
-
-static const char *text_of(const json_t *event, const char *name)
-{
-	const char *text = json_string_value(json_object_get(event, name));
-
-	return text ? text : "";
-}
-
-static double number_of(const json_t *event, const char *name)
-{
-	return json_number_value(json_object_get(event, name));
-}
 
 /* A number that is not shown if it is missing. */
 static double known_of(const json_t *event, const char *name)
@@ -62,8 +51,8 @@ static void show_progress(struct output *out, const json_t *event)
 {
 	char metrics[120];
 	struct progress p = {
-		.step = (uint64_t)number_of(event, "step"),
-		.steps = (uint64_t)number_of(event, "steps"),
+		.step = (uint64_t)field_number(event, "step"),
+		.steps = (uint64_t)field_number(event, "steps"),
 		.loss = known_of(event, "loss"),
 		.metrics = metrics,
 		.lr = known_of(event, "lr"),
@@ -71,9 +60,9 @@ static void show_progress(struct output *out, const json_t *event)
 		.samples_per_s = known_of(event, "samples_per_s"),
 		.mb_per_s = known_of(event, "mb_per_s"),
 		.left_s = -1,
-		.waits_for = text_of(event, "waits_for"),
+		.waits_for = field_text(event, "waits_for"),
 	};
-	double steps_per_s = number_of(event, "steps_per_s");
+	double steps_per_s = field_number(event, "steps_per_s");
 
 	show_metrics(event, metrics, sizeof(metrics));
 	if (steps_per_s > 0)
@@ -88,22 +77,22 @@ static void show_done(struct output *out, const json_t *event)
 
 	if (json_object_get(event, "test_accuracy"))
 		n += (size_t)snprintf(tested, sizeof(tested), ", test accuracy %.4f",
-			number_of(event, "test_accuracy"));
+			field_number(event, "test_accuracy"));
 	if (json_object_get(event, "test_auc"))
 		snprintf(tested + n, sizeof(tested) - n, ", AUC %.4f",
-			number_of(event, "test_auc"));
+			field_number(event, "test_auc"));
 	if (json_object_get(event, "staleness_mean"))
 		snprintf(stale, sizeof(stale), ", staleness %.2f (at most %.0f)",
-			number_of(event, "staleness_mean"),
-			number_of(event, "staleness_max"));
-	if (number_of(event, "gradients_refused") > 0)
+			field_number(event, "staleness_mean"),
+			field_number(event, "staleness_max"));
+	if (field_number(event, "gradients_refused") > 0)
 		snprintf(refused, sizeof(refused), ", %.0f gradients refused",
-			number_of(event, "gradients_refused"));
+			field_number(event, "gradients_refused"));
 	output_line(out,
 		"done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s%s%s",
-		number_of(event, "steps"), number_of(event, "loss"), tested,
-		number_of(event, "steps_per_s"), number_of(event, "samples_per_s"), stale,
-		refused);
+		field_number(event, "steps"), field_number(event, "loss"), tested,
+		field_number(event, "steps_per_s"), field_number(event, "samples_per_s"),
+		stale, refused);
 }
 
 static void show_evaluated(struct output *out, const json_t *event)
@@ -111,9 +100,9 @@ static void show_evaluated(struct output *out, const json_t *event)
 	char auc[32] = "";
 
 	if (json_object_get(event, "test_auc"))
-		snprintf(auc, sizeof(auc), ", AUC %.4f", number_of(event, "test_auc"));
+		snprintf(auc, sizeof(auc), ", AUC %.4f", field_number(event, "test_auc"));
 	output_line(out, "step %.0f: test loss %.4f, accuracy %.4f%s",
-		number_of(event, "step"), known_of(event, "test_loss"),
+		field_number(event, "step"), known_of(event, "test_loss"),
 		known_of(event, "test_accuracy"), auc);
 }
 
@@ -122,41 +111,47 @@ static void show_applied(struct output *out, const json_t *event)
 	output_line(out,
 		"applied %.0f gradients of chunks, refused %.0f; staleness %.2f (at most "
 		"%.0f)",
-		number_of(event, "gradients"), number_of(event, "gradients_refused"),
-		number_of(event, "staleness_mean"), number_of(event, "staleness_max"));
+		field_number(event, "gradients"),
+		field_number(event, "gradients_refused"),
+		field_number(event, "staleness_mean"),
+		field_number(event, "staleness_max"));
 }
 
 static void show_saved(struct output *out, const json_t *event)
 {
-	double step = number_of(event, "step"), steps = number_of(event, "steps");
+	double step = field_number(event, "step"), steps = field_number(event, "steps");
 
 	if (json_object_get(event, "worker"))
 		output_line(out, "saved %s: step %.0f of %.0f of worker %.0f",
-			text_of(event, "path"), step, steps, number_of(event, "worker"));
+			field_text(event, "path"), step, steps,
+			field_number(event, "worker"));
 	else if (step < steps)
-		output_line(out, "saved %s: step %.0f of %.0f", text_of(event, "path"),
+		output_line(out, "saved %s: step %.0f of %.0f", field_text(event, "path"),
 			step, steps);
 	else
-		output_line(out, "saved %s", text_of(event, "path"));
+		output_line(out, "saved %s", field_text(event, "path"));
 }
 
 static void show_start(struct output *out, const json_t *event)
 {
-	const char *join = text_of(event, "join");
+	const char *join = field_text(event, "join");
 
 	output_line(out,
 		"%s over %s: %.0f server%s, %.0f worker%s, %.0f slot%s a step; servers "
 		"at %.400s%s",
-		text_of(event, "model"), text_of(event, "fabric"),
-		number_of(event, "servers"), number_of(event, "servers") == 1 ? "" : "s",
-		number_of(event, "workers"), number_of(event, "workers") == 1 ? "" : "s",
-		number_of(event, "slots"), number_of(event, "slots") == 1 ? "" : "s",
-		join, strlen(join) > 400 ? "..." : "");
+		field_text(event, "model"), field_text(event, "fabric"),
+		field_number(event, "servers"),
+		field_number(event, "servers") == 1 ? "" : "s",
+		field_number(event, "workers"),
+		field_number(event, "workers") == 1 ? "" : "s",
+		field_number(event, "slots"),
+		field_number(event, "slots") == 1 ? "" : "s", join,
+		strlen(join) > 400 ? "..." : "");
 }
 
 static void show(struct output *out, const char *who, const json_t *event)
 {
-	const char *name = text_of(event, "event");
+	const char *name = field_text(event, "event");
 
 	if (strcmp(name, "progress") == 0)
 		show_progress(out, event);
@@ -165,32 +160,32 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "start") == 0)
 		show_start(out, event);
 	else if (strcmp(name, "listening") == 0)
-		output_line(out, "listening at %s", text_of(event, "address"));
+		output_line(out, "listening at %s", field_text(event, "address"));
 	else if (strcmp(name, "note") == 0 || strcmp(name, "draining") == 0 ||
 		 strcmp(name, "waiting") == 0 || strcmp(name, "lost") == 0 ||
 		 strcmp(name, "came") == 0 || strcmp(name, "back") == 0 ||
 		 strcmp(name, "snapshot") == 0 || strcmp(name, "restart") == 0)
-		output_line(out, "%s", text_of(event, "text"));
+		output_line(out, "%s", field_text(event, "text"));
 	else if (strcmp(name, "warning") == 0)
-		output_line(out, "warning: %s", text_of(event, "text"));
+		output_line(out, "warning: %s", field_text(event, "text"));
 	else if (strcmp(name, "evaluated") == 0)
 		show_evaluated(out, event);
 	else if (strcmp(name, "applied") == 0)
 		show_applied(out, event);
 	else if (strcmp(name, "device") == 0)
-		output_line(out, "%s %.0f: computes on %s", text_of(event, "role"),
-			number_of(event, "index"), text_of(event, "text"));
+		output_line(out, "%s %.0f: computes on %s", field_text(event, "role"),
+			field_number(event, "index"), field_text(event, "text"));
 	else if (strcmp(name, "saved") == 0)
 		show_saved(out, event);
 	else if (strcmp(name, "unsaved") == 0 || strcmp(name, "status") == 0)
-		output_error(out, who, "%s", text_of(event, "text"));
+		output_error(out, who, "%s", field_text(event, "text"));
 	else if (strcmp(name, "generated") == 0)
-		output_text(out, text_of(event, "text"));
+		output_text(out, field_text(event, "text"));
 	else if (strcmp(name, "log") == 0)
-		output_error(out, who, "%s %s: %s", text_of(event, "time"),
-			text_of(event, "level"), text_of(event, "text"));
+		output_error(out, who, "%s %s: %s", field_text(event, "time"),
+			field_text(event, "level"), field_text(event, "text"));
 	else if (strcmp(name, "error") == 0)
-		output_error(out, who, "%s", text_of(event, "text"));
+		output_error(out, who, "%s", field_text(event, "text"));
 }
 
 static void set_if_missing(json_t *event, const char *name, json_t *value)

@@ -37,6 +37,12 @@
  *                to know
  *     completed  the job of this server was completed; only the launcher needs to know
  *     lost       worker, text: the process that prints this goes on without the worker
+ *     came       worker, text: that worker takes part in the place of a lost one
+ *     back       text: the job goes back to a snapshot, and waits for all of its processes
+ *     restart    count, text: the launcher starts a lost process again, or all
+ *     snapshot   step, path, bytes, seconds, text: a snapshot was published
+ *     warning    text: news that the user should see from every server
+ *     draining   server, text, of `tern drain`: the job goes on without this server
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server has applied, reported at its end
  *     log        time, level, text: a line of the library's log

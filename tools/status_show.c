@@ -10,23 +10,12 @@
 
 #include "base/util.h"
 #include "ps/metric.h"
+#include "tools/field.h"
 
 /* Time without a gradient after which a job counts as one that stands still, unless STILL_STEPS of
  * its steps take longer. */
 #define STILL_S     2.0
 #define STILL_STEPS 3
-
-static const char *text_of(const json_t *object, const char *name)
-{
-	const char *text = json_string_value(json_object_get(object, name));
-
-	return text ? text : "";
-}
-
-static double number_of(const json_t *object, const char *name)
-{
-	return json_number_value(json_object_get(object, name));
-}
 
 static bool has(const json_t *object, const char *name)
 {
@@ -35,7 +24,7 @@ static bool has(const json_t *object, const char *name)
 
 static bool is(const json_t *object, const char *name, const char *text)
 {
-	return strcmp(text_of(object, name), text) == 0;
+	return strcmp(field_text(object, name), text) == 0;
 }
 
 struct duration {
@@ -73,8 +62,8 @@ static void count(FILE *to, double n, const char *what)
 
 static bool stands_still(const json_t *a)
 {
-	return number_of(a, "quiet_s") >=
-	       fmax(STILL_S, STILL_STEPS * number_of(a, "step_s"));
+	return field_number(a, "quiet_s") >=
+	       fmax(STILL_S, STILL_STEPS * field_number(a, "step_s"));
 }
 
 static void show_state(FILE *to, const json_t *a)
@@ -86,16 +75,17 @@ static void show_state(FILE *to, const json_t *a)
 		fputs("the steps have not begun", to);
 	else if (is(a, "state", "back"))
 		fprintf(to, "the job goes back to its newest snapshot, for %s now",
-			duration(
-				number_of(json_object_get(a, "recoveries"), "back_for_s"))
+			duration(field_number(
+					 json_object_get(a, "recoveries"), "back_for_s"))
 				.text);
 	else if (is(a, "state", "finishes"))
 		fputs("the steps are done, the job ends", to);
 	else if (stands_still(a))
-		fprintf(to, "no progress for %s", duration(number_of(a, "quiet_s")).text);
+		fprintf(to, "no progress for %s",
+			duration(field_number(a, "quiet_s")).text);
 	else
 		fputs("makes steps", to);
-	fprintf(to, "; up %s\n", duration(number_of(a, "uptime_s")).text);
+	fprintf(to, "; up %s\n", duration(field_number(a, "uptime_s")).text);
 }
 
 static void show_rate(FILE *to, double rate, const char *unit)
@@ -105,8 +95,8 @@ static void show_rate(FILE *to, double rate, const char *unit)
 
 static void show_step(FILE *to, const json_t *a)
 {
-	double step = number_of(a, "step"), rate = number_of(a, "steps_per_s");
-	double steps = number_of(json_object_get(a, "job"), "steps");
+	double step = field_number(a, "step"), rate = field_number(a, "steps_per_s");
+	double steps = field_number(json_object_get(a, "job"), "steps");
 
 	if (!has(a, "step"))
 		return;
@@ -114,7 +104,7 @@ static void show_step(FILE *to, const json_t *a)
 	if (has(a, "steps_per_s"))
 		show_rate(to, rate, "steps/s");
 	if (has(a, "samples_per_s"))
-		show_rate(to, number_of(a, "samples_per_s"), "samples/s");
+		show_rate(to, field_number(a, "samples_per_s"), "samples/s");
 	if (rate > 0 && step < steps && !stands_still(a))
 		fprintf(to, "   %s left", duration((steps - step) / rate).text);
 	fputc('\n', to);
@@ -130,9 +120,9 @@ static void show_metrics(FILE *to, const json_t *a)
 		return;
 	fputs("training", to);
 	if (has(a, "loss"))
-		fprintf(to, "   loss %.4g", number_of(a, "loss"));
+		fprintf(to, "   loss %.4g", field_number(a, "loss"));
 	if (has(a, "lr"))
-		fprintf(to, "   lr %.4g", number_of(a, "lr"));
+		fprintf(to, "   lr %.4g", field_number(a, "lr"));
 	json_object_foreach(metrics, name, value)
 	{
 		double number;
@@ -149,56 +139,57 @@ static void show_staleness(FILE *to, const json_t *a)
 
 	if (staleness)
 		fprintf(to, "staleness  %.2f versions on average, %.0f at most\n",
-			number_of(staleness, "mean"), number_of(staleness, "max"));
+			field_number(staleness, "mean"), field_number(staleness, "max"));
 }
 
 /* A job that makes steps always waits for somebody, for a moment. */
 static void show_awaited(FILE *to, const json_t *a)
 {
 	if (has(a, "waits_for") && (!is(a, "state", "steps") || stands_still(a)))
-		fprintf(to, "waits for  %s\n", text_of(a, "waits_for"));
+		fprintf(to, "waits for  %s\n", field_text(a, "waits_for"));
 }
 
 static void show_snapshot(FILE *to, const json_t *a)
 {
 	const json_t *s = json_object_get(a, "snapshot");
-	double failures = number_of(s, "failures");
+	double failures = field_number(s, "failures");
 
 	if (!s)
 		return;
 	fputs("snapshot   ", to);
 	if (has(s, "step"))
 		fprintf(to, "step %.0f, %s ago, %.1f MB in %.2f s: %s",
-			number_of(s, "step"), duration(number_of(s, "age_s")).text,
-			number_of(s, "bytes") / 1e6, number_of(s, "seconds"),
-			text_of(s, "path"));
+			field_number(s, "step"), duration(field_number(s, "age_s")).text,
+			field_number(s, "bytes") / 1e6, field_number(s, "seconds"),
+			field_text(s, "path"));
 	else
 		fputs("none yet", to);
 	if (has(s, "taking"))
-		fprintf(to, "; that of step %.0f is being taken", number_of(s, "taking"));
+		fprintf(to, "; that of step %.0f is being taken",
+			field_number(s, "taking"));
 	fputc('\n', to);
 	if (failures > 0) {
 		fputs("           ", to);
 		count(to, failures, "snapshot");
-		fprintf(to, " failed since: %s\n", text_of(s, "why"));
+		fprintf(to, " failed since: %s\n", field_text(s, "why"));
 	}
 }
 
 static void show_recoveries(FILE *to, const json_t *a)
 {
 	const json_t *r = json_object_get(a, "recoveries");
-	double lost = number_of(r, "workers_lost"), back = number_of(r, "back");
+	double lost = field_number(r, "workers_lost"), back = field_number(r, "back");
 
 	if (lost == 0 && back == 0)
 		return;
 	fputs("recovered  ", to);
 	count(to, lost, "worker");
-	fprintf(to, " lost, %.0f came; ", number_of(r, "workers_came"));
+	fprintf(to, " lost, %.0f came; ", field_number(r, "workers_came"));
 	fputs("the job went back ", to);
 	count(to, back, "time");
 	if (has(r, "last_back_s"))
 		fprintf(to, ", the last time for %s",
-			duration(number_of(r, "last_back_s")).text);
+			duration(field_number(r, "last_back_s")).text);
 	fputc('\n', to);
 }
 
@@ -208,19 +199,19 @@ static void show_job(FILE *to, const json_t *a)
 
 	if (!job)
 		return;
-	fprintf(to, "job        %s, %s, ", text_of(job, "mode"),
-		text_of(job, "optimizer"));
-	count(to, number_of(job, "tensors"), "tensor");
-	fprintf(to, " of %.0f parameters", number_of(job, "elements"));
+	fprintf(to, "job        %s, %s, ", field_text(job, "mode"),
+		field_text(job, "optimizer"));
+	count(to, field_number(job, "tensors"), "tensor");
+	fprintf(to, " of %.0f parameters", field_number(job, "elements"));
 	if (has(job, "slots")) {
 		fputs(", ", to);
-		count(to, number_of(job, "slots"), "slot");
+		count(to, field_number(job, "slots"), "slot");
 	}
 	if (has(job, "batch"))
-		fprintf(to, ", batch %.0f", number_of(job, "batch"));
+		fprintf(to, ", batch %.0f", field_number(job, "batch"));
 	if (has(job, "first_step"))
 		fprintf(to, ", from the snapshot of step %.0f",
-			number_of(job, "first_step"));
+			field_number(job, "first_step"));
 	fputc('\n', to);
 }
 
@@ -236,15 +227,15 @@ static void show_servers(FILE *to, const json_t *a)
 	fputs("\nserver  state    address\n", to);
 	json_array_foreach(servers, i, one)
 	{
-		fprintf(to, "%-7.0f %-8s %s\n", number_of(one, "server"),
-			text_of(one, "state"), text_of(one, "address"));
+		fprintf(to, "%-7.0f %-8s %s\n", field_number(one, "server"),
+			field_text(one, "state"), field_text(one, "address"));
 	}
 }
 
 /* True if there is something to say about the worker. */
 static bool is_special(const json_t *w)
 {
-	return !is(w, "state", "joined") || number_of(w, "silent_s") >= STILL_S;
+	return !is(w, "state", "joined") || field_number(w, "silent_s") >= STILL_S;
 }
 
 static void show_worker(FILE *to, const json_t *w)
@@ -252,16 +243,17 @@ static void show_worker(FILE *to, const json_t *w)
 	char work[24] = "-", loss[24] = "-", late[160] = "";
 
 	if (has(w, "slots"))
-		snprintf(work, sizeof(work), "%.0f", number_of(w, "slots"));
+		snprintf(work, sizeof(work), "%.0f", field_number(w, "slots"));
 	else if (has(w, "step"))
-		snprintf(work, sizeof(work), "%.0f", number_of(w, "step"));
+		snprintf(work, sizeof(work), "%.0f", field_number(w, "step"));
 	if (has(w, "loss"))
-		snprintf(loss, sizeof(loss), "%.4g", number_of(w, "loss"));
-	if (has(w, "owes") && number_of(w, "silent_s") >= STILL_S)
+		snprintf(loss, sizeof(loss), "%.4g", field_number(w, "loss"));
+	if (has(w, "owes") && field_number(w, "silent_s") >= STILL_S)
 		snprintf(late, sizeof(late), "  owes %.80s, silent for %s",
-			text_of(w, "owes"), duration(number_of(w, "silent_s")).text);
-	fprintf(to, "%-7.0f %-8s %-8s %-10s %s%s\n", number_of(w, "worker"),
-		text_of(w, "state"), work, loss, text_of(w, "name"), late);
+			field_text(w, "owes"),
+			duration(field_number(w, "silent_s")).text);
+	fprintf(to, "%-7.0f %-8s %-8s %-10s %s%s\n", field_number(w, "worker"),
+		field_text(w, "state"), work, loss, field_text(w, "name"), late);
 }
 
 /* Lists the workers that are special, or those that are not. Returns how many more may be
@@ -310,7 +302,7 @@ static void show_partial(FILE *to, const json_t *a)
 			"partial    only server %.0f has answered, and server 0 knows "
 			"more: "
 			"%s\n",
-			number_of(a, "server"), text_of(a, "partial"));
+			field_number(a, "server"), field_text(a, "partial"));
 }
 
 void status_show(FILE *to, const json_t *answer, unsigned rows)

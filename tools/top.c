@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/util.h"
+#include "tools/field.h"
 #include "tools/output.h"
 #include "tools/signals.h"
 
@@ -234,26 +235,21 @@ static void wait_until(struct top *t, uint64_t due_ns)
 
 /* ---- questions ---- */
 
-static double number_of(const json_t *object, const char *name)
-{
-	return json_number_value(json_object_get(object, name));
-}
-
 /* Sets the rates of `answer` to those since the last answer, if that was the same server's and
  * the job has not gone back between them. */
 static void set_rates(const struct top *t, json_t *answer)
 {
 	const json_t *job = json_object_get(answer, "job");
-	double s = number_of(answer, "uptime_s") - number_of(t->last, "uptime_s");
-	double steps = number_of(answer, "step") - number_of(t->last, "step");
-	double samples = number_of(job, "batch");
+	double s = field_number(answer, "uptime_s") - field_number(t->last, "uptime_s");
+	double steps = field_number(answer, "step") - field_number(t->last, "step");
+	double samples = field_number(job, "batch");
 
 	if (!json_object_get(answer, "step") || !json_object_get(t->last, "step") ||
-		number_of(answer, "server") != number_of(t->last, "server") || !(s > 0) ||
-		steps < 0)
+		field_number(answer, "server") != field_number(t->last, "server") ||
+		!(s > 0) || steps < 0)
 		return;
 	if (json_object_get(job, "slots"))
-		samples *= number_of(job, "slots");
+		samples *= field_number(job, "slots");
 	json_object_set_new(answer, "steps_per_s", json_real(steps / s));
 	if (samples > 0)
 		json_object_set_new(
