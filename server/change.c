@@ -391,22 +391,29 @@ static void publish(struct server_peer *p, uint64_t version)
 /*
  * Server 0 may have decided more than another server has heard. A worker that comes may have
  * been let in, and have got slots of a loss. And a worker may take a slot, from the version on
- * at which the servers stand, that was moved to one which was lost at once. (If it takes a
- * slot for an older version, some server does not stand yet, and nothing is decided.)
+ * at which the servers stand, that was moved to one which was lost at once. Or it takes a slot for
+ * the version before that, which it has had itself already: the slot was moved away from it, and
+ * came back to it by a loss, before it got the new version. (If it takes a slot for an older version
+ * by a decision that this server knows, some server does not stand yet, and that one may need the
+ * slot.)
  */
 bool change_delays(const struct server_peer *p, const json_t *message)
 {
 	const struct change *change = &p->server->change;
 	const char *type = tern_talk_type(message);
 	json_int_t version = json_integer_value(json_object_get(message, "version"));
+	json_int_t generation =
+		json_integer_value(json_object_get(message, "generation"));
 
 	if (p->server->index == 0)
 		return false;
 	if (p->returning)
 		return strcmp(type, "failed") != 0 && strcmp(type, "abort") != 0;
 	return p->is_worker && change->reached &&
-	       (p->kept || (strcmp(type, "take") == 0 &&
-				   version >= (json_int_t)change->version));
+	       (p->kept ||
+		       (strcmp(type, "take") == 0 &&
+			       (version >= (json_int_t)change->version ||
+				       generation > (json_int_t)p->server->generation)));
 }
 
 void change_keep(struct server_peer *p, const json_t *message)
@@ -624,6 +631,7 @@ static void read_change(struct tern_server *s, const json_t *message, uint32_t *
 			s->job.workers - 1, s->job.slots - 1);
 		return;
 	}
+	s->generation = (uint64_t)generation;
 	let_all_in(s, came, incarnations, count);
 	carry_out(s, came, count, moves, (uint32_t)json_array_size(moved),
 		(uint64_t)generation);

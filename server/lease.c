@@ -331,7 +331,9 @@ static void note_owners(struct tern_server *s, const json_t *message)
 			"generation of 1 or more, and for each of %u workers a list of "
 			"slots from 0 to %u",
 			s->job.workers, s->job.slots - 1);
-	else if (s->leases)
+	else
+		s->generation = (uint64_t)generation;
+	if (good && s->leases)
 		sync_owners_changed(s);
 }
 

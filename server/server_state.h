@@ -391,8 +391,9 @@ struct tern_server {
 
 	/* lease.c */
 	struct lease *leases; /* sync: [slots] */
-	uint64_t generation;  /* server 0: number of the newest decision */
-	uint32_t lost_count;  /* number of lost workers */
+	/* Number of server 0's newest decision, as far as this server has heard. */
+	uint64_t generation;
+	uint32_t lost_count; /* number of lost workers */
 	/* Server 0: the worker that evaluates and saves. It stays so until it is lost, also if
 	 * a worker with a lower number comes. */
 	uint32_t finisher_now;
