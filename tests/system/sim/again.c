@@ -13,15 +13,17 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "ps/snapshot.h"
-#include "tests/system/sim/job.h"
+#include "tests/system/sim/again.h"
 
-static bool is_server(const struct job *j, const struct member *m)
+/* As in tools/role.c: how long a process waits before it is made anew. */
+#define BACK_PAUSE_NS (200 * TERN_NS_PER_MS)
+
+bool job_is_server(const struct job *j, const struct member *m)
 {
 	return m < j->members + j->servers;
 }
 
-/* True if the results are safe, and nobody who is made anew is needed. */
-static bool is_complete(const struct job *j)
+bool job_is_complete(const struct job *j)
 {
 	for (unsigned i = 0; i < j->count; i++)
 		if (j->members[i].ended && j->members[i].status == 0)
@@ -29,10 +31,9 @@ static bool is_complete(const struct job *j)
 	return false;
 }
 
-/* True if the process is gone: it has crashed, or was asked to end, or the job goes on without it. */
-static bool is_lost(const struct member *m)
+bool job_is_lost(const struct member *m)
 {
-	return tern_sim_crashed(m->process) ||
+	return tern_sim_crashed(m->process) || m->doubled ||
 	       (m->ended && (m->asked || (m->server && m->server->stats.drained)));
 }
 
@@ -49,17 +50,16 @@ static bool has_server(const struct tern_view *view, unsigned i)
 static const struct tern_view *view_of(const struct job *j, const struct member *m)
 {
 	const struct tern_view *view =
-		is_server(j, m) ? tern_server_view(m->server) : m->view;
+		job_is_server(j, m) ? tern_server_view(m->server) : m->view;
 
-	if (is_lost(m) || !view || view->number == 0)
+	if (job_is_lost(m) || !view || view->number == 0)
 		return NULL;
-	if (is_server(j, m) && !has_server(view, (unsigned)(m - j->members)))
+	if (job_is_server(j, m) && !has_server(view, (unsigned)(m - j->members)))
 		return NULL;
 	return view;
 }
 
-/* The newest view that a process knows; NULL: the first. */
-static const struct tern_view *newest_view(const struct job *j)
+const struct tern_view *job_view(const struct job *j)
 {
 	const struct tern_view *newest = NULL;
 
@@ -74,14 +74,15 @@ static const struct tern_view *newest_view(const struct job *j)
 
 static unsigned server_count(const struct job *j)
 {
-	const struct tern_view *view = newest_view(j);
+	const struct tern_view *view = job_view(j);
 
 	return view ? view->count : j->servers;
 }
 
-static bool is_removed(const struct job *j, const struct member *m)
+bool job_is_removed(const struct job *j, const struct member *m)
 {
-	return is_server(j, m) && !has_server(newest_view(j), (unsigned)(m - j->members));
+	return job_is_server(j, m) &&
+	       !has_server(job_view(j), (unsigned)(m - j->members));
 }
 
 /* A worker that heard of a loss before the first welcome, or was refused at the end of a job that
@@ -100,26 +101,26 @@ static bool goes_back(const struct member *m)
 
 bool job_comes_again(const struct job *j, const struct member *m)
 {
-	bool stays_away = m->stays_away && (!is_server(j, m) || is_removed(j, m));
+	bool stays_away = m->stays_away && (!job_is_server(j, m) || job_is_removed(j, m));
 
-	return j->goes_back && !is_complete(j) && !stays_away &&
-	       (is_lost(m) || goes_back(m) || has_failed_early(m));
+	return j->goes_back && !job_is_complete(j) && !stays_away &&
+	       (job_is_lost(m) || goes_back(m) || has_failed_early(m));
 }
 
 bool job_has_removed(const struct job *j, const struct member *m)
 {
-	return j->goes_back && is_removed(j, m) && (!is_lost(m) || m->stays_away);
+	return j->goes_back && job_is_removed(j, m) && (!job_is_lost(m) || m->stays_away);
 }
 
 bool job_is_too_late(const struct job *j, const struct member *m)
 {
-	return m->again && is_complete(j) &&
-	       (is_server(j, m) ? !m->server->running : !m->worker->begun);
+	return (m->again || m->still_ns) && job_is_complete(j) &&
+	       (job_is_server(j, m) ? !m->server->running : !m->worker->begun);
 }
 
-void job_on_moved(void *member, uint32_t server, const char *address)
+void job_on_moved(void *seat, uint32_t server, const char *address)
 {
-	struct member *m = member;
+	struct member *m = ((struct seat *)seat)->member;
 	uint32_t index = tern_view_find(m->view, server);
 
 	snprintf(m->view->servers[index], sizeof(m->view->servers[0]), "%s", address);
@@ -127,9 +128,9 @@ void job_on_moved(void *member, uint32_t server, const char *address)
 		snprintf(m->servers[server], sizeof(m->servers[0]), "%s", address);
 }
 
-bool job_on_viewed(void *member, const struct tern_view *view)
+bool job_on_viewed(void *seat, const struct tern_view *view)
 {
-	struct member *m = member;
+	struct member *m = ((struct seat *)seat)->member;
 
 	*m->view = *view;
 	return tern_view_locate(m->view, m->servers, MEMBERS_MAX);
@@ -149,7 +150,7 @@ static void know_servers(const struct job *j, struct member *m)
 static bool knows_others(
 	const struct job *j, const struct member *worker, const struct member *server)
 {
-	const struct tern_view *newest = newest_view(j), *view = worker->view;
+	const struct tern_view *newest = job_view(j), *view = worker->view;
 
 	if (view->number != (newest ? newest->number : 0))
 		return false;
@@ -163,7 +164,7 @@ static bool knows_others(
 	return true;
 }
 
-/* True if each worker knows where each other server is. */
+/* True if each worker knows where each server is, but perhaps this one. */
 static bool others_are_known(const struct job *j, const struct member *server)
 {
 	for (unsigned i = j->servers; i < j->count; i++)
@@ -172,11 +173,29 @@ static bool others_are_known(const struct job *j, const struct member *server)
 	return true;
 }
 
+/* True if the server was told of by no other than this one, and some worker has not heard of it. */
+static bool only_one_knows(
+	const struct job *j, const struct member *one, const struct member *server)
+{
+	unsigned i = (unsigned)(server - j->members);
+
+	if (strcmp(server->met, j->addresses[one - j->members]) != 0)
+		return false;
+	for (unsigned k = j->servers; k < j->count; k++) {
+		const struct tern_view *view = j->members[k].view;
+		uint32_t at = view ? tern_view_find(view, i) : UINT32_MAX;
+
+		if (at == UINT32_MAX || strcmp(view->servers[at], j->addresses[i]) != 0)
+			return true;
+	}
+	return false;
+}
+
 /* Another server, which runs and is not about to be removed; UINT_MAX: not all others run. */
 static unsigned find_other(const struct job *j, unsigned server)
 {
 	const struct tern_view *next = &j->members[0].server->next_view;
-	const struct tern_view *view = newest_view(j);
+	const struct tern_view *view = job_view(j);
 	unsigned other = UINT32_MAX;
 
 	if (next->number <= (view ? view->number : 0))
@@ -185,34 +204,38 @@ static unsigned find_other(const struct job *j, unsigned server)
 	for (unsigned i = 0; i < j->servers; i++) {
 		if (i == server || !has_server(view, i) || !has_server(next, i))
 			continue;
-		if (is_lost(&j->members[i]))
+		if (job_is_lost(&j->members[i]))
 			return UINT32_MAX;
 		other = i;
 	}
 	return other;
 }
 
+static void end_process(struct member *m)
+{
+	if (!tern_sim_crashed(m->process))
+		tern_sim_crash(m->process);
+}
+
 /* Puts the member aside, and leaves what the next one has of it. */
 static void bury(struct job *j, struct member *m)
 {
-	const struct member *old;
+	struct member *old = malloc(sizeof(*old));
 
-	if (!tern_sim_crashed(m->process))
-		tern_sim_crash(m->process);
 	j->former = realloc(j->former, (j->former_count + 1) * sizeof(*j->former));
-	tern_assert(j->former);
-	j->former[j->former_count++] = *m;
-	old = &j->former[j->former_count - 1];
+	tern_assert(j->former && old);
+	j->former[j->former_count++] = old;
+	*old = *m;
+	old->seat->member = old;
 	*m = (struct member){.index = old->index,
 		.again = true,
 		.shown = 0,
 		.has_begun = old->has_begun,
-		.servers = old->servers,
-		.view = old->view};
-	j->former[j->former_count - 1].servers = NULL;
-	j->former[j->former_count - 1].view = NULL;
+		.servers = TERN_TAKE(old->servers),
+		.view = TERN_TAKE(old->view)};
 	memcpy(m->met, old->met, sizeof(m->met));
 	memcpy(m->zero, old->zero, sizeof(m->zero));
+	memcpy(m->address, old->address, sizeof(m->address));
 }
 
 /* As tools/server.c does: the server begins with what server 0 has named. */
@@ -232,10 +255,10 @@ static void keep_view(struct member *m)
 	const struct tern_view *view = tern_server_view(m->server);
 
 	free(TERN_TAKE(m->view));
-	m->has_begun = !is_lost(m) && (m->has_begun || m->server->running);
+	m->has_begun = !job_is_lost(m) && (m->has_begun || m->server->running);
 	if (tern_server_zero(m->server))
 		snprintf(m->zero, sizeof(m->zero), "%s", tern_server_zero(m->server));
-	if (is_lost(m) || view->number == 0)
+	if (job_is_lost(m) || view->number == 0)
 		return;
 	m->view = malloc(sizeof(*view));
 	tern_assert(m->view);
@@ -246,16 +269,22 @@ static void start_server(struct job *j, struct member *m)
 {
 	struct tern_server_stats stats;
 	unsigned i = (unsigned)(m - j->members), other = find_other(j, i);
-	bool added = is_removed(j, m);
-	bool moves =
-		added || (is_lost(m) && other != UINT32_MAX && others_are_known(j, m) &&
-				 tern_sim_dice(j->sim, 800));
+	bool added = job_is_removed(j, m);
+	bool moves = added ||
+		     (job_is_lost(m) && other != UINT32_MAX && others_are_known(j, m) &&
+			     (m->doubled || tern_sim_dice(j->sim, 800)));
 
 	tern_server_stats(m->server, &stats);
-	if (is_lost(m))
+	if (job_is_lost(m))
 		stats.told_step = 0;
 	other = added ? 0 : other;
 	keep_view(m);
+	if (!m->doubled || !moves) { /* its address is needed */
+		m->doubled = false;
+		end_process(m);
+	}
+	m->again_ns = 0;
+	memcpy(m->address, j->addresses[i], sizeof(m->address));
 	bury(j, m);
 	follow(j, m, &stats);
 	if (moves) {
@@ -263,14 +292,44 @@ static void start_server(struct job *j, struct member *m)
 			"sim://server-%u-%u.%u", j->generation, i, ++j->moves);
 		memcpy(m->met, j->addresses[other], sizeof(m->met));
 	}
-	job_start_server(j, i, *m->met ? m->met : NULL);
+	job_start_server(j, m, i, j->addresses[i]);
+}
+
+/* A server in whose place another one is has woken up, and has heard that the job has gone back: its
+ * process makes a server anew at its old address, as tools/server.c does. */
+static void start_doubled(struct job *j, struct member *m)
+{
+	struct tern_server_stats stats;
+
+	tern_server_stats(m->server, &stats);
+	m->doubled = false;
+	keep_view(m);
+	end_process(m);
+	bury(j, m);
+	m->doubled = true;
+	follow(j, m, &stats);
+	job_start_server(j, m, m->index, m->address);
+}
+
+static void make_doubled_again(struct job *j, struct member *m)
+{
+	if (!m->doubled || !goes_back(m) || m->server->stats.drained ||
+		job_is_complete(j))
+		return;
+	if (!m->again_ns) {
+		m->again_ns = tern_sim_now_ns(j->sim) + BACK_PAUSE_NS;
+		job_call_at(j, m->again_ns);
+	}
+	if (tern_sim_now_ns(j->sim) >= m->again_ns)
+		start_doubled(j, m);
 }
 
 static void start_worker(struct job *j, struct member *m)
 {
-	bool lost = is_lost(m);
+	bool lost = job_is_lost(m);
 	unsigned index = m->index;
 
+	end_process(m);
 	bury(j, m);
 	m->returned = true; /* and may come too late */
 	if (lost) {
@@ -287,14 +346,13 @@ static void wake_up(struct tern_sim_event *event)
 	free(event);
 }
 
-/* Makes the simulator call job_make_again() at that time. */
-static void call_at(struct tern_sim *sim, uint64_t at_ns)
+void job_call_at(struct job *j, uint64_t at_ns)
 {
 	struct tern_sim_event *event = calloc(1, sizeof(*event));
 
 	tern_assert(event);
 	event->happen = wake_up;
-	tern_sim_at(sim, event, at_ns);
+	tern_sim_at(j->sim, event, at_ns);
 }
 
 /* True if another worker is there, or will be. */
@@ -311,19 +369,21 @@ static void make_again(struct job *j, struct member *m)
 	uint64_t now_ns = tern_sim_now_ns(j->sim);
 
 	if (!m->again_ns) {
-		m->stays_away = is_server(j, m)
-					? is_removed(j, m) && tern_sim_dice(j->sim, 400)
-					: is_lost(m) && another_is_left(j, m) &&
-						  tern_sim_dice(j->sim, 300);
-		m->again_ns = now_ns +
-			      TERN_NS_PER_US * (1 + tern_rng_below(tern_sim_rng(j->sim),
-							    is_lost(m) ? 20000 : 500));
-		call_at(j->sim, m->again_ns);
+		m->stays_away = job_is_server(j, m) ? job_is_removed(j, m) &&
+							      tern_sim_dice(j->sim, 400)
+						    : j->has_begun && job_is_lost(m) &&
+							      another_is_left(j, m) &&
+							      tern_sim_dice(j->sim, 300);
+		m->again_ns =
+			now_ns +
+			TERN_NS_PER_US * (1 + tern_rng_below(tern_sim_rng(j->sim),
+						      job_is_lost(m) ? 20000 : 500));
+		job_call_at(j, m->again_ns);
 	}
 	if (!job_comes_again(j, m) || now_ns < m->again_ns)
 		return;
 	j->resumes = j->has_snapshot(j);
-	if (is_server(j, m))
+	if (job_is_server(j, m))
 		start_server(j, m);
 	else
 		start_worker(j, m);
@@ -337,7 +397,7 @@ static void lose_one(struct job *j)
 	struct member *m = job_victim(
 		j, server ? 0 : j->servers, server ? j->servers : j->count - j->servers);
 
-	if (!m || is_complete(j))
+	if (!m || job_is_complete(j))
 		return;
 	j->has_lost = true;
 	if (server)
@@ -351,22 +411,30 @@ static void lose_one(struct job *j)
 		tern_sim_crash(m->process);
 }
 
-/* A user lets server 0 remove another server, which may be lost; but not the only one that knows where
- * a third one is. */
-static void remove_one(struct job *j)
+bool job_remove(struct job *j, unsigned number)
 {
 	struct member *zero = &j->members[0];
-	const struct tern_view *view;
+
+	if (job_is_lost(zero) || zero->ended || server_count(j) < 2 || job_is_complete(j))
+		return false;
+	for (unsigned i = 0; i < j->servers; i++)
+		if (only_one_knows(j, &j->members[number], &j->members[i]))
+			return false;
+	j->has_lost = true;
+	return !tern_server_drain(zero->server, number);
+}
+
+/* A user removes a server, which may be lost. */
+static void remove_one(struct job *j)
+{
+	const struct tern_view *view = job_view(j);
 	unsigned count = server_count(j), i;
 
-	if (is_lost(zero) || zero->ended || count < 2 || is_complete(j) ||
-		!others_are_known(j, NULL))
+	if (count < 2)
 		return;
-	view = newest_view(j);
 	i = 1 + (unsigned)tern_rng_below(tern_sim_rng(j->sim), count - 1);
-	if (!tern_server_drain(zero->server, view ? view->numbers[i] : i))
+	if (job_remove(j, view ? view->numbers[i] : i))
 		j->drains--;
-	j->has_lost = true;
 }
 
 void job_make_again(struct job *j)
@@ -382,4 +450,6 @@ void job_make_again(struct job *j)
 	for (unsigned i = 0; i < j->count; i++)
 		if (job_comes_again(j, &j->members[i]))
 			make_again(j, &j->members[i]);
+	for (unsigned i = 0; i < j->former_count; i++)
+		make_doubled_again(j, j->former[i]);
 }

@@ -41,10 +41,8 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose)
 
 static struct job *current;
 
-static void server_ended(void *arg, int status, const char *text)
+static void ended(struct member *m, int status, const char *text)
 {
-	struct member *m = arg;
-
 	m->ended = true;
 	m->status = status;
 	snprintf(m->text, sizeof(m->text), "%s", text);
@@ -54,9 +52,11 @@ static void server_ended(void *arg, int status, const char *text)
  * the loss 0.5, and name their steps. */
 static void server_progress(void *arg, const struct tern_server_progress *p)
 {
-	struct member *m = arg;
+	struct member *m = ((struct seat *)arg)->member;
 	const struct tern_metrics *told = p->metrics;
 
+	if (m < current->members || m >= current->members + MEMBERS_MAX)
+		return; /* another server 0 has taken its place */
 	if (p->step < m->shown || p->step > p->steps || m != &current->members[0] ||
 		(current->sessions && !isnan(p->loss) && p->loss != 0.5) ||
 		(!current->async && told->count &&
@@ -72,9 +72,9 @@ static void server_progress(void *arg, const struct tern_server_progress *p)
 /* The end of a server. Server 0 has reported the last step of a job that is complete. */
 static void server_done(void *arg, int status, const char *text)
 {
-	struct member *m = arg;
+	struct member *m = ((struct seat *)arg)->member;
 
-	server_ended(arg, status, text);
+	ended(m, status, text);
 	if (status || m != &current->members[0] || current->async ||
 		m->shown == current->plan.steps)
 		return;
@@ -93,8 +93,10 @@ static void server_snapshot(void *arg, const struct tern_server_snapshot *snapsh
 static void worker_ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
-	((struct member *)arg)->results = *results;
-	server_ended(arg, status, text);
+	struct member *m = ((struct seat *)arg)->member;
+
+	m->results = *results;
+	ended(m, status, text);
 }
 
 /* ---- engines that hang ---- */
@@ -134,6 +136,9 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 		.reconnect_ns = j->reconnect_ns ? j->reconnect_ns : 100 * TERN_NS_PER_MS};
 	char name[32];
 
+	m->seat = malloc(sizeof(*m->seat));
+	tern_assert(m->seat);
+	m->seat->member = m;
 	snprintf(name, sizeof(name), "%s %u", role, i);
 	m->process = tern_sim_process_new(j->sim, name);
 	if (tern_context_new_in(tern_sim_domain(m->process), &opts,
@@ -142,10 +147,11 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 	tern_sim_drive(m->process, m->ctx);
 }
 
-void job_start_server(struct job *j, unsigned i, const char *member)
+void job_start_server(struct job *j, struct member *m, unsigned i, const char *address)
 {
-	struct member *m = &j->members[i];
+	const char *member = m->met;
 
+	m->index = i;
 	open_member(j, m, "server", i);
 	if (j->disks[i])
 		tern_sim_mount(m->process, j->disks[i]);
@@ -155,7 +161,7 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 		    &(struct tern_server_opts){.domain = tern_sim_domain(m->process),
 			    .ctx = m->ctx,
 			    .updater = m->updater,
-			    .listen = j->addresses[i],
+			    .listen = address,
 			    .staging_bytes = j->staging_bytes,
 			    .leave_ns = j->leave_ns ? j->leave_ns : TERN_NS_PER_MS,
 			    .worker_timeout_ns = j->worker_timeout_ns,
@@ -169,13 +175,13 @@ void job_start_server(struct job *j, unsigned i, const char *member)
 			    .returns = m->again,
 			    .absent_ns = 30 * TERN_NS_PER_MS,
 			    .members = &member,
-			    .member_count = member != NULL,
+			    .member_count = *member != '\0',
 			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
 			    .has_begun = m->has_begun,
 			    .view = m->view,
 			    .ended = server_done,
-			    .arg = m},
+			    .arg = m->seat},
 		    &m->server) < 0)
 		tern_never("a server");
 }
@@ -227,7 +233,7 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 			    .save_path = "result",
 			    .interrupted_path = "interrupted",
 			    .ended = worker_ended,
-			    .arg = m},
+			    .arg = m->seat},
 		    &m->worker, &why) < 0)
 		tern_never("a worker");
 }
@@ -249,7 +255,7 @@ void job_start(struct job *j, const struct tern_dataset *data)
 	for (unsigned i = 0; i < j->servers; i++) {
 		snprintf(j->addresses[i], sizeof(j->addresses[i]), "sim://server-%u-%u",
 			j->generation, i);
-		job_start_server(j, i, NULL);
+		job_start_server(j, &j->members[i], i, j->addresses[i]);
 	}
 	for (unsigned i = 0; i < j->workers; i++)
 		job_add_worker(j, i);
@@ -746,6 +752,7 @@ static void free_member(struct member *m)
 	user_free(m->user);
 	free(m->servers);
 	free(m->view);
+	free(m->seat);
 }
 
 void job_finish(struct job *j)
@@ -753,11 +760,13 @@ void job_finish(struct job *j)
 	for (unsigned i = j->count; i-- > 0;)
 		free_member(&j->members[i]);
 	for (unsigned i = j->former_count; i-- > 0;)
-		free_member(&j->former[i]);
+		free_member(j->former[i]);
 	for (unsigned i = j->count; i-- > 0;)
 		tern_sim_process_free(j->members[i].process);
-	for (unsigned i = j->former_count; i-- > 0;)
-		tern_sim_process_free(j->former[i].process);
+	for (unsigned i = j->former_count; i-- > 0;) {
+		tern_sim_process_free(j->former[i]->process);
+		free(j->former[i]);
+	}
 	free(TERN_TAKE(j->former));
 	j->former_count = 0;
 }

@@ -15,8 +15,17 @@
 
 #define MEMBERS_MAX 32
 
+struct member;
+
+/* Where a server's or worker's callbacks find its member, also after another one has taken the
+ * place. */
+struct seat {
+	struct member *member;
+};
+
 struct member {
 	struct tern_sim_process *process;
+	struct seat *seat;
 	struct tern_context *ctx;
 	struct tern_server *server;
 	struct tern_worker *worker;
@@ -57,6 +66,11 @@ struct member {
 	uint64_t again_ns;      /* when the member is made anew; 0: it is not */
 	bool again;             /* it was made anew */
 	bool stays_away;        /* it is lost, and is not made anew */
+	/* It lives, but another one is started in its place. `address`: its own, at which it is made
+	 * anew when it has heard that the job has gone back. */
+	bool doubled;
+	char address[128];
+	uint64_t still_ns; /* it stands still until then */
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
 	char met[128];  /* of a server in the place of a lost one: what it was told */
@@ -91,7 +105,7 @@ struct job {
 	unsigned
 		drains; /* number of servers that will still be removed, to be added again perhaps */
 	/* Members that were made anew, as they were, until they are freed. */
-	struct member *former;
+	struct member **former;
 	unsigned former_count;
 	unsigned moves; /* servers that were made anew at another address */
 	/* With goes_back: true if there is a snapshot to go on from. */
@@ -183,9 +197,9 @@ struct tern_sim_opts job_rough_sim_opts(uint64_t seed, bool verbose);
 void job_start(struct job *j, const struct tern_dataset *data);
 /* Starts the job and runs it to its end. */
 void job_run(struct job *j, const struct tern_dataset *data);
-/* Starts server i at j->addresses[i]. `member`: the address of another server, if it comes in the
- * place of a lost one; NULL: it does not. */
-void job_start_server(struct job *j, unsigned i, const char *member);
+/* Starts server i, which is member m, at the address. m->met: that of another server, if it comes in
+ * the place of a lost one; "": it does not. */
+void job_start_server(struct job *j, struct member *m, unsigned i, const char *address);
 /* Starts the worker that is member m, anew if it `returns` (struct tern_worker_opts). */
 void job_start_worker(struct job *j, struct member *m, unsigned index, bool returns);
 /* With j->goes_back: makes members anew that have crashed, or have ended since the job goes back,
@@ -195,14 +209,14 @@ void job_make_again(struct job *j);
 bool job_comes_again(const struct job *j, const struct member *m);
 /* True if the member is a server that was removed from the job, and is not to be added again. */
 bool job_has_removed(const struct job *j, const struct member *m);
-/* True if the member was made anew, and the job came to its end before that. */
+/* True if the member was made anew, or stood still, and the job came to its end before that. */
 bool job_is_too_late(const struct job *j, const struct member *m);
 /* Chooses one of the members that still run, at random, from `count` members starting with number
  * `first`; NULL: none runs. */
 struct member *job_victim(struct job *j, unsigned first, unsigned count);
 /* A worker has heard of a server's new address, or of another view of the servers. */
-void job_on_moved(void *member, uint32_t server, const char *address);
-bool job_on_viewed(void *member, const struct tern_view *view);
+void job_on_moved(void *seat, uint32_t server, const char *address);
+bool job_on_viewed(void *seat, const struct tern_view *view);
 /* Crashes all members at once. */
 void job_crash(struct job *j);
 /* Adds worker `index`, also in place of one that was lost. */

@@ -88,6 +88,17 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
  * back to a snapshot for another loss. Lost servers come again at other addresses. */
 bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Such jobs in which one fault of any kind happens, and another one while the job recovers from it:
+ * each pair of kinds, which the seed modulo the number of pairs chooses. */
+bool scenario_pairs(uint64_t seed, bool verbose, uint64_t *hash);
+/* Prints how often each pair was run and reached, so far. False: one was never reached. */
+bool pairs_report(void);
+
+/* Such jobs whose servers are removed and added again several times, with losses meanwhile. */
+bool scenario_views(uint64_t seed, bool verbose, uint64_t *hash);
+/* Prints how many new views the seeds have come to. False: most seeds have come to one at most. */
+bool views_report(void);
+
 /* Slots (gradients of one batch) are reassigned to another worker while a process learns
  * of it late. Checked with the same counting parameters. */
 bool scenario_handover(uint64_t seed, bool verbose, uint64_t *hash);

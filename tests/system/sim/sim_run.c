@@ -2,12 +2,13 @@
 /*
  * Runs scenarios in the simulator, one seed at a time:
  *
- *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count ENOUGH]
+ *     sim_run [--scenario NAME] [--seeds FIRST:COUNT] [--verbose | --count ENOUGH | --report]
  *
  * For a seed that fails, the command that runs it again alone, with log lines, is
  * printed; the fifth failure ends the scenario. With --count each seed runs in a process
  * of its own, so that a seed that crashes or never ends counts as a failure; nothing is
- * printed but how many failed, and the scenario ends when ENOUGH seeds have failed.
+ * printed but how many failed, and the scenario ends when ENOUGH seeds have failed. With
+ * --report a scenario that counts what it has come to prints that, and fails if something is missing.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -33,37 +34,43 @@ static const struct {
 	bool (*run)(uint64_t seed, bool verbose, uint64_t *hash);
 	/* Every `repeat`-th seed is run twice, to check that both runs are equal. */
 	uint64_t repeat;
+	/* Prints what the seeds have come to. False: something is missing. NULL: there is no
+	 * such report. */
+	bool (*report)(void);
 } scenarios[] = {
-	{"storm", scenario_storm, 50},
-	{"crowd", scenario_crowd, 50},
-	{"windows", scenario_windows, 50},
-	{"any", scenario_any, 50},
-	{"train", scenario_train, 50},
-	{"async", scenario_async, 50},
-	{"late", scenario_late, 50},
-	{"leaving", scenario_leaving, 50},
-	{"start", scenario_start, 50},
-	{"rejoin", scenario_rejoin, 50},
-	{"rejoin-session", scenario_rejoin_session, 50},
-	{"snapshots", scenario_snapshots, 50},
-	{"back", scenario_back, 50},
-	{"ledger", scenario_ledger, 50},
-	{"async-ledger", scenario_async_ledger, 50},
-	{"ssp", scenario_ssp, 50},
-	{"user", scenario_user, 50},
-	{"session", scenario_session, 50},
-	{"handover", scenario_handover, 50},
-	{"arrivals", scenario_arrivals, 50},
-	{"collectives", scenario_collectives, 50},
+	{"storm", scenario_storm, 50, NULL},
+	{"crowd", scenario_crowd, 50, NULL},
+	{"windows", scenario_windows, 50, NULL},
+	{"any", scenario_any, 50, NULL},
+	{"train", scenario_train, 50, NULL},
+	{"async", scenario_async, 50, NULL},
+	{"late", scenario_late, 50, NULL},
+	{"leaving", scenario_leaving, 50, NULL},
+	{"start", scenario_start, 50, NULL},
+	{"rejoin", scenario_rejoin, 50, NULL},
+	{"rejoin-session", scenario_rejoin_session, 50, NULL},
+	{"snapshots", scenario_snapshots, 50, NULL},
+	{"back", scenario_back, 50, NULL},
+	{"pairs", scenario_pairs, 50, pairs_report},
+	{"views", scenario_views, 50, views_report},
+	{"ledger", scenario_ledger, 50, NULL},
+	{"async-ledger", scenario_async_ledger, 50, NULL},
+	{"ssp", scenario_ssp, 50, NULL},
+	{"user", scenario_user, 50, NULL},
+	{"session", scenario_session, 50, NULL},
+	{"handover", scenario_handover, 50, NULL},
+	{"arrivals", scenario_arrivals, 50, NULL},
+	{"collectives", scenario_collectives, 50, NULL},
 #if TERN_HAVE_CUDA
-	{"gpu-storm", scenario_gpu_storm, 50},
-	{"gpu-windows", scenario_gpu_windows, 50},
+	{"gpu-storm", scenario_gpu_storm, 50, NULL},
+	{"gpu-windows", scenario_gpu_windows, 50, NULL},
 #endif
 };
 
 struct ask {
 	unsigned long long first, count; /* the seeds to run */
 	bool verbose;
+	bool report;
 	bool apart; /* --count: runs each seed in a child process */
 	/* Number of failed seeds at which --count ends the scenario. */
 	unsigned long long enough;
@@ -116,13 +123,15 @@ static unsigned long long run_scenario(
 				     : !run_seed(program, i, seed, ask->verbose);
 	printf("sim: %s: seeds %llu to %llu: %llu failed\n", scenarios[i].name,
 		ask->first, seed - 1, failed);
+	if (ask->report && scenarios[i].report && !scenarios[i].report())
+		failed++;
 	return failed;
 }
 
 static int usage(void)
 {
 	fprintf(stderr, "usage: sim_run [--scenario NAME] [--seeds FIRST:COUNT] "
-			"[--verbose | --count ENOUGH]\nnames:");
+			"[--verbose | --count ENOUGH | --report]\nnames:");
 	for (size_t i = 0; i < SCENARIO_COUNT; i++)
 		fprintf(stderr, " %s", scenarios[i].name);
 	fprintf(stderr, "\n");
@@ -138,6 +147,8 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--verbose") == 0)
 			ask.verbose = true;
+		else if (strcmp(argv[i], "--report") == 0)
+			ask.report = true;
 		else if (strcmp(argv[i], "--count") == 0 && i + 1 < argc &&
 			 sscanf(argv[++i], "%llu", &ask.enough) == 1)
 			ask.apart = true;
