@@ -290,24 +290,13 @@ int worker_get_vector(struct tern_worker *w, struct tern_buf *out)
 
 /* ---- joining ---- */
 
-static void maybe_run(struct tern_worker *w)
+/* Begins to receive the first version. */
+static void receive_first(struct tern_worker *w)
 {
-	for (uint32_t i = 0; i < w->job.server_count; i++)
-		if (!w->servers[i].welcome)
-			return;
-	/* The state is already FINISHING if a server without chunks sends its welcome
-	 * after the last version has arrived. */
-	if (w->state == WORKER_JOINING)
-		worker_enter(w, WORKER_RUNNING);
-	if (w->joined_late)
-		change_ready(w);
-}
+	uint64_t version = w->first_version;
 
-/* Begins to receive the first version, which the first server names. */
-static void receive_first(struct tern_worker *w, uint64_t version)
-{
 	w->welcomed = true;
-	w->first_version = w->own_version = version;
+	w->own_version = version;
 	if (w->joined_late) { /* its slots are others' now */
 		w->slot_count = 0;
 		w->spare = true;
@@ -316,6 +305,30 @@ static void receive_first(struct tern_worker *w, uint64_t version)
 		return;
 	w->version = version;
 	versions_receive(w, version);
+}
+
+/* True if a server has said welcome. */
+static bool is_welcome(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (w->servers[i].welcome)
+			return true;
+	return false;
+}
+
+static void maybe_run(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (!w->servers[i].welcome)
+			return;
+	if (!w->welcomed)
+		receive_first(w);
+	/* The state is already FINISHING if a server without chunks sends its welcome
+	 * after the last version has arrived. */
+	if (w->state == WORKER_JOINING)
+		worker_enter(w, WORKER_RUNNING);
+	if (w->joined_late)
+		change_ready(w);
 }
 
 static void say_failed(
@@ -345,6 +358,22 @@ static void differs(struct worker_server *s, uint64_t version, json_int_t number
 		s->number, (unsigned long long)version, (unsigned long long)number,
 		(unsigned long long)w->first_version,
 		(unsigned long long)w->first_number);
+}
+
+/* Not all servers have the job in memory, or not the same life of it. */
+static void forget(struct worker_server *s)
+{
+	struct tern_worker *w = s->worker;
+
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (!w->servers[i].gone)
+			tern_talk_say(&w->servers[i].talk,
+				json_pack("{s:s, s:s, s:b}", "type", "failed", "text",
+					"not all servers have the job in memory",
+					"forget", 1));
+	worker_give_up(w, or_again(w, -EINVAL),
+		"server %u and another server do not both have the job in memory",
+		s->number);
 }
 
 /* A server's new address is known. */
@@ -389,6 +418,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 	const json_t *first = json_object_get(message, "version");
 	json_int_t version = json_integer_value(first);
 	json_int_t number = json_integer_value(json_object_get(message, "number"));
+	json_int_t life = json_integer_value(json_object_get(message, "life"));
 	bool late = json_is_true(json_object_get(message, "running"));
 
 	if (!json_is_integer(first) || version < 0 || (uint64_t)version > w->job.steps) {
@@ -401,23 +431,30 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
-	if (w->welcomed &&
-		(w->first_version != (uint64_t)version || w->first_number != number)) {
-		differs(s, (uint64_t)version, number);
-		return;
-	}
-	if (w->welcomed && w->joined_late != late) {
+	if (is_welcome(w) && w->joined_late != late) {
 		worker_give_up(w, w->back_is_possible ? -EAGAIN : -EPROTO,
 			"server %u says that the steps %s begun, and another server says "
 			"otherwise",
 			s->number, late ? "have" : "have not");
 		return;
 	}
+	if (is_welcome(w) && w->life != life) {
+		forget(s);
+		return;
+	}
+	if (is_welcome(w) && !life &&
+		(w->first_version != (uint64_t)version || w->first_number != number)) {
+		differs(s, (uint64_t)version, number);
+		return;
+	}
+	if (!is_welcome(w) || (uint64_t)version < w->first_version)
+		w->first_version = (uint64_t)version;
 	w->first_number = number;
+	w->life = life;
 	w->joined_late = late;
 	s->welcome = true;
-	if (!w->welcomed)
-		receive_first(w, (uint64_t)version);
+	if (!w->welcomed && !life)
+		receive_first(w);
 	maybe_run(w);
 }
 

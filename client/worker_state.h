@@ -162,7 +162,10 @@ struct tern_worker {
 	 * during the steps. */
 	uint64_t own_version;
 	json_int_t first_number; /* of the snapshot */
-	bool welcomed;
+	/* Servers begin with what they have in memory, of this life of the job (server/memory.c): then
+	 * first_version is the lowest that they have named so far. 0: they begin with a snapshot. */
+	json_int_t life;
+	bool welcomed;         /* the first version is known, and being received */
 	bool back_is_possible; /* opts.goes_back, and the servers may go back, too */
 	bool server_is_gone; /* a connection has ended, so this worker is not to blame */
 	json_t *view; /* the view with which the job goes back, told to all servers; NULL: none */

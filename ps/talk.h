@@ -13,19 +13,22 @@
  *                      worker can go back with the job (server/back.c); "returns":true: it
  *                      was in the job before that went back
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
- *                      "snapshots":true, "version":v, "number":k}: all workers have
- *                      joined server j. "arithmetic" is "" unless norms are added up over
- *                      the servers; "snapshots": it takes some; v, k: as in "welcome"
- *   server -> worker   {"type":"welcome", "version":v, "number":k}: v is the job's first
- *                      version, 0 or that of snapshot k of its step. "back":true: the job may
- *                      go back; "returns":true: it has gone back, and begins again.
+ *                      "snapshots":true, "version":v, "number":k, "life":l}: all
+ *                      workers have joined server j. "arithmetic" is "" unless norms are added up over
+ *                      the servers; "snapshots": it takes some; v, k, l: as in "welcome"
+ *   server -> worker   {"type":"welcome", "version":v, "number":k, "life":l}: v is the job's
+ *                      first version, 0 or that of snapshot k of its step. l is not 0: the server has
+ *                      version v in memory, of this life of the job (server/memory.c), and the first
+ *                      version is the lowest that a server names. "back":true: the job may go
+ *                      back; "returns":true: it has gone back, and begins again.
  *                      Or {"type":"refused", "text":...}: "later":true: it may be otherwise in a
  *                      moment; "ending":true: the server goes back, and another one will take
  *                      its place. Or {"type":"again"}: send "join" again, because the server had no
  *                      memory for the message, or the place (or the place of every
  *                      worker of another job) still belongs to a worker that has left or
  *                      was perhaps killed
- *   server 0 -> server {"type":"start"}: all processes are connected; {"type":"again"}:
+ *   server 0 -> server {"type":"start", "version":v, "life":l}: all processes are connected,
+ *                      and the steps begin with version v, in life l of the job; {"type":"again"}:
  *                      a worker is missing again, or server 0 has no job, or had no
  *                      memory for the message: the server sends "peer" anew when all
  *                      workers are connected (server/start.c); or {"type":"refused",
@@ -54,6 +57,8 @@
  *   worker -> server   "failed" with "begins":[v, k]: server 0 has welcomed the worker with
  *                      snapshot k of step v, and another server with another one; to
  *                      server 0 "found":[v, k] with that one
+ *   worker -> server   "failed" with "forget":true: not all servers have the same life of the job in
+ *                      memory; so "abort" of server 0
  *   server -> server   {"type":"address", "server":j, "address":a, "begun":false}: the sender comes in
  *                      the place of server number j, which was lost, or is to be added; "begun":true:
  *                      it was in the job already. The answer is {"type":"known"}, "refused",

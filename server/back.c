@@ -16,6 +16,9 @@
  * last one. Server 0 decides: whoever sees the difference, a worker that both have welcomed or
  * server 0 itself, tells the other server with which one server 0 begins, and that server is made
  * anew with this one. But a server 0 that has found none searches again.
+ *
+ * Servers that have lived begin with what they have in memory instead, if all have (memory.c). If
+ * not, they forget it: whoever sees that one lacks it, a worker or server 0, tells the others.
  */
 #include "server/membership.h"
 
@@ -68,6 +71,8 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 		step > 0)
 		back_begin_with(s, step, number);
 	view_on_abort(s, message);
+	if (s->from_memory && json_is_true(json_object_get(message, "forget")))
+		memory_forget(s, why);
 	back_or_fail(s, -ECANCELED, "%s", why);
 }
 
@@ -167,25 +172,40 @@ static void search_again(struct tern_server *s, json_int_t step, json_int_t numb
 		(long long)step, (unsigned long long)number);
 }
 
-void back_send_away(struct server_peer *server, json_int_t step, json_int_t number)
+/* Sends the message to a server that has not been let in yet, and closes the connection. */
+static void send_away(struct server_peer *server, json_t *message)
+{
+	server->refused = true;
+	tern_talk_deafen(&server->talk);
+	tern_talk_say(&server->talk, message);
+	tern_peer_close(server->peer);
+	guests_refused(server);
+}
+
+void back_send_away(struct server_peer *server, const json_t *peer)
 {
 	struct tern_server *s = server->server;
 	char text[100];
 
-	if (s->first_version == 0) {
-		search_again(s, step, number);
-		return;
+	if (s->from_memory) {
+		snprintf(text, sizeof(text), "%s does not have the job in memory",
+			tern_peer_name(server->peer));
+		memory_forget(s, text);
+	} else if (json_integer_value(json_object_get(peer, "life"))) {
+		send_away(server, json_pack("{s:s, s:s, s:b, s:b}", "type", "abort",
+					  "text", "it does not have the job in memory",
+					  "back", 1, "forget", 1));
+	} else if (s->first_version == 0) {
+		search_again(s, json_integer_value(json_object_get(peer, "version")),
+			json_integer_value(json_object_get(peer, "number")));
+	} else {
+		snprintf(text, sizeof(text), "server 0 begins with snapshot %llu-%08x",
+			(unsigned long long)s->first_version, s->first_number);
+		send_away(server,
+			json_pack("{s:s, s:s, s:b, s:[I, I]}", "type", "abort", "text",
+				text, "back", 1, "begins", (json_int_t)s->first_version,
+				(json_int_t)s->first_number));
 	}
-	snprintf(text, sizeof(text), "server 0 begins with snapshot %llu-%08x",
-		(unsigned long long)s->first_version, s->first_number);
-	server->refused = true;
-	tern_talk_deafen(&server->talk);
-	tern_talk_say(&server->talk,
-		json_pack("{s:s, s:s, s:b, s:[I, I]}", "type", "abort", "text", text,
-			"back", 1, "begins", (json_int_t)s->first_version,
-			(json_int_t)s->first_number));
-	tern_peer_close(server->peer);
-	guests_refused(server);
 }
 
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
@@ -195,6 +215,10 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 
 	if (s->running || !s->opts.returns || !back_is_allowed(s))
 		return false;
+	if (s->from_memory && json_is_true(json_object_get(message, "forget"))) {
+		memory_forget(s, "another server does not have the job in memory");
+		return true;
+	}
 	if (s->index == 0 && s->first_version == 0 &&
 		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "found", &step,
 			&number) == 0 &&

@@ -30,7 +30,7 @@
  * version from which on it sends no more ("gave"). What it has sent before is refused, as
  * gradients are that come twice (lease.c).
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -98,9 +98,10 @@ static void welcome(
 	p->incarnation = (uint64_t)incarnation;
 	guests_leave(p);
 	tern_talk_say(
-		&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b, s:b}", "type", "welcome",
-				  "version", (json_int_t)s->first_version, "number",
-				  (json_int_t)s->first_number, "back", s->opts.goes_back,
+		&p->talk, json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:b}", "type",
+				  "welcome", "version", (json_int_t)s->first_version,
+				  "number", (json_int_t)s->first_number, "life",
+				  (json_int_t)memory_life(s), "back", s->opts.goes_back,
 				  "returns", s->opts.returns, "running", 1));
 }
 

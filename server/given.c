@@ -412,8 +412,8 @@ int given_init(struct tern_server *s)
 {
 	struct given *g = &s->given;
 
-	if (!tern_given_any(&s->job) || s->resume)
-		return 0; /* the first version is that of the snapshot */
+	if (!tern_given_any(&s->job) || s->resume || s->from_memory)
+		return 0; /* the first version is that of the snapshot, or of the memory */
 	g->chosen = UINT32_MAX;
 	g->has = calloc(s->job.server_count, sizeof(*g->has));
 	g->part_count = list_parts(s, NULL);

@@ -65,8 +65,7 @@ static void on_bye(struct server_peer *p, const json_t *message)
 
 static void on_start(struct server_peer *p, const json_t *message)
 {
-	(void)message;
-	start_on_start(p->server);
+	start_on_start(p->server, message);
 }
 
 static void on_again(struct server_peer *p, const json_t *message)

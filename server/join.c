@@ -130,6 +130,11 @@ static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
 {
 	struct tern_server *s = p->server;
 
+	if (!s->has_job && s->from_memory && !memory_fits(s, job, index, why)) {
+		memory_forget(s, why->text);
+		*why->text = '\0';
+		return false;
+	}
 	if (!s->has_job)
 		return may_be_saved(s, job, why) &&
 		       !resume_differs(s, job, tern_peer_name(p->peer), why) &&
@@ -194,10 +199,11 @@ static void welcome(struct server_peer *p)
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:I, s:b, s:b}", "type", "welcome",
-					"version", (json_int_t)s->first_version, "number",
-					(json_int_t)s->first_number, "back",
-					s->opts.goes_back, "returns", s->opts.returns));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:I, s:I, s:b, s:b}", "type", "welcome", "version",
+			(json_int_t)s->first_version, "number",
+			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
+			"back", s->opts.goes_back, "returns", s->opts.returns));
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);
@@ -343,13 +349,18 @@ static bool adds_up_alike(const struct tern_server *s, uint32_t index,
 	return false;
 }
 
-/* True if another server begins with the same snapshot. */
+/* True if another server begins with the same snapshot, or both with what they have in memory of the
+ * same life (memory.c). */
 static bool begins_alike(const struct tern_server *s, const json_t *message)
 {
-	return json_integer_value(json_object_get(message, "version")) ==
-		       (json_int_t)s->first_version &&
-	       json_integer_value(json_object_get(message, "number")) ==
-		       (json_int_t)s->first_number;
+	uint64_t life = memory_life(s);
+
+	if ((json_int_t)life != json_integer_value(json_object_get(message, "life")))
+		return false;
+	return life || (json_integer_value(json_object_get(message, "version")) ==
+				       (json_int_t)s->first_version &&
+			       json_integer_value(json_object_get(message, "number")) ==
+				       (json_int_t)s->first_number);
 }
 
 /* True if server `index` begins with the same version, and takes snapshots if this one does. */
@@ -425,8 +436,7 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 		 * lost, which it will know soon. */
 		start_send_away(p);
 	} else if (p->server->opts.returns && !begins_alike(p->server, message)) {
-		back_send_away(p, json_integer_value(json_object_get(message, "version")),
-			json_integer_value(json_object_get(message, "number")));
+		back_send_away(p, message);
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);
 	} else if (others_find(p->server, index)) {
@@ -435,6 +445,8 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	} else {
 		p->is_server = true;
 		p->index = index;
+		p->begins_at =
+			(uint64_t)json_integer_value(json_object_get(message, "version"));
 		guests_leave(p);
 		start_maybe(p->server);
 	}

@@ -29,11 +29,28 @@ void back_on_leaving(struct server_peer *server, const json_t *message);
 void back_maybe(struct tern_server *s);
 /* The server that is made in this one's place is to begin with this snapshot. */
 void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number);
-/* Server 0: another server has found another snapshot, this one, and is to begin with server 0's. */
-void back_send_away(struct server_peer *server, json_int_t step, json_int_t number);
+/* Server 0: another server begins with something else, as its message "peer" says. */
+void back_send_away(struct server_peer *server, const json_t *peer);
 /* A worker has found that another server begins with another snapshot than this one: if that
- * is server 0, this one searches again. True: it does. */
+ * is server 0, this one searches again. Or that not all servers have the job in memory: if this
+ * one has, it forgets it. True: it does. */
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
+
+/* memory.c */
+void memory_init(struct tern_server *s);
+/* What this server has in memory is of no use: goes back, to a snapshot. Before the steps. */
+void memory_forget(struct tern_server *s, const char *why);
+/* The life of what this server begins with, or has begun with, if that was in memory; else 0. */
+uint64_t memory_life(const struct tern_server *s);
+/* Server 0, when all other servers are connected: the step that all can begin with. */
+uint64_t memory_lowest(const struct tern_server *s);
+/* True if what is in memory is of this job, in which this server is number `index`. */
+bool memory_fits(const struct tern_server *s, const struct tern_ps_job *job,
+	uint32_t index, struct tern_ps_text *why);
+/* Called in a task: gives a chunk that is being made its values. */
+int memory_set(struct chunk *c);
+/* The steps begin with this one. False: they cannot, and the server goes back. */
+bool memory_begin(struct tern_server *s, uint64_t step);
 
 /* members.c */
 int members_init(struct tern_server *s);

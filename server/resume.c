@@ -196,7 +196,7 @@ static int set(struct chunk *c, const struct loaded *l)
 	uint64_t step = c->server->first_version;
 	int r;
 
-	c->version = step;
+	c->version = c->made = c->oldest = step;
 	r = tern_updater_copy(u, c->kept, chunk_w(c, step), l->w);
 	if (r == 0)
 		r = tern_updater_set_state(u, c->kept, &l->state);

@@ -10,6 +10,7 @@
  * or after two seconds.
  */
 #include "server/membership.h"
+#include "server/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -434,6 +435,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (opts->view)
 		s->view = *opts->view;
 	s->env = tern_context_env(opts->ctx);
+	memory_init(s);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
 	tern_list_init(&s->extras);
@@ -510,6 +512,7 @@ void tern_server_free(struct tern_server *s)
 	members_fini(s);
 	join_forget_job(s);
 	resume_fini(s);
+	tern_server_memory_free(s->from_memory);
 	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
 	free(s);

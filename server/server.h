@@ -18,6 +18,7 @@
 
 struct tern_metrics;
 struct tern_server;
+struct tern_server_memory;
 struct tern_view;
 
 /* Progress of the job, which server 0 reports. */
@@ -124,12 +125,16 @@ struct tern_server_opts {
 	 * The job may go back: if a process is lost without which it cannot go on (a server, or
 	 * the last worker), and the servers take snapshots, all of its processes end, and meet
 	 * again. ended() has the status -EAGAIN then: another server, made with the same
-	 * options and the newest snapshot, takes this one's place.
+	 * options and what this one has kept (memory.h), or the newest snapshot, takes this one's
+	 * place.
 	 */
 	bool goes_back;
 	/* The job has begun before, and was to go back. (A worker may tell that, too.) */
 	bool returns;
 	bool has_begun; /* it has begun with this process */
+	/* What the server before this one has kept (memory.h); NULL: nothing. It has no `resume` then.
+	 * Owned by the server, once tern_server_new() has succeeded. */
+	struct tern_server_memory *from_memory;
 	/* The steps of such a job begin although workers have not come, if at least one has, for
 	 * so long: their slots are others' until they come. 0: they begin with all workers. */
 	uint64_t absent_ns;

@@ -12,6 +12,7 @@
  *     late.c    workers that make no progress
  *     leaving.c workers that are asked to end
  *     back.c    a lost or ended server: the job goes back to a snapshot
+ *     memory.c  going on with what all servers have in memory
  *     members.c servers that come in the place of lost ones, at new addresses
  *     spare.c   workers without a slot
  *     change.c  workers that join during the steps
@@ -82,6 +83,7 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
+	uint64_t begins_at;   /* on server 0, of another server: its first version */
 	bool goes_back;       /* back.c: the worker can go back with the job */
 	bool failed;          /* the worker has failed by itself */
 	/* change.c: messages of this worker that wait until the change under way is carried
@@ -232,6 +234,10 @@ struct chunk {
 	uint32_t number; /* index of the chunk in server->plan.chunks */
 	enum chunk_state state;
 	uint64_t version;
+	/* sync: the newest version that is in memory, which the task of the update sets: `version`, or
+	 * the one after it, if the chunk is ahead (memory.c) or the task is running. And the oldest
+	 * one that has been in memory. */
+	uint64_t made, oldest;
 	/* Parameters, by parity of the version; async, and if they are sent as bf16: w[0]
 	 * only. */
 	struct tern_buf w[2];
@@ -438,6 +444,11 @@ struct tern_server {
 	uint32_t first_number;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
+	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they
+	 * have begun with it. Which steps these are, see struct tern_server_memory; 0: not known yet. */
+	struct tern_server_memory *from_memory;
+	bool goes_on;
+	uint64_t life;
 	bool has_job, running, over, told;
 	bool held;        /* server_maybe_end() has waited for a snapshot */
 	int64_t finisher; /* if over: the worker that saves; -1: unknown */
@@ -580,6 +591,11 @@ struct tern_tensor chunk_tensor(
 /* Bytes of a gradient for the chunk on the wire. */
 uint64_t chunk_gradient_bytes(const struct chunk *c);
 float *chunk_w(const struct chunk *c, uint64_t version);
+/* A version that is in memory, as workers pull it, and which is not the job's last: its bytes,
+ * and copying it to and from host memory. Negative errno of the updater. */
+size_t chunk_version_bytes(const struct chunk *c);
+int chunk_get_version(struct chunk *c, uint64_t version, void *out);
+int chunk_set_version(struct chunk *c, uint64_t version, const void *values);
 /* True if parameters and gradients are in memory of the updater's GPU. */
 bool shard_is_on_device(const struct tern_server *s);
 /* Sends the newest version to all workers that follow the versions (`follows`): those
@@ -697,7 +713,7 @@ void start_count_absent(struct tern_server *s);
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
 void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
-void start_on_start(struct tern_server *s);
+void start_on_start(struct tern_server *s, const json_t *message);
 void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);
 void start_forget(struct tern_server *s);

@@ -8,7 +8,7 @@
  * changes in place, and has two versions rounded to bf16, which are sent. A worker's last
  * version is sent as float32 in any case, since results are saved from it.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -45,6 +45,30 @@ void chunk_round(struct chunk *c, uint64_t version)
 	if (to)
 		tern_updater_narrow(
 			c->server->opts.updater, c->kept, to, chunk_w(c, version));
+}
+
+size_t chunk_version_bytes(const struct chunk *c)
+{
+	return c->plan->count * (has_bf16(c) ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* bf16 exists in host memory only. */
+int chunk_get_version(struct chunk *c, uint64_t version, void *out)
+{
+	if (!has_bf16(c))
+		return tern_updater_copy(
+			c->server->opts.updater, c->kept, out, chunk_w(c, version));
+	memcpy(out, chunk_bf16(c, version), chunk_version_bytes(c));
+	return 0;
+}
+
+int chunk_set_version(struct chunk *c, uint64_t version, const void *values)
+{
+	if (!has_bf16(c))
+		return tern_updater_copy(
+			c->server->opts.updater, c->kept, chunk_w(c, version), values);
+	memcpy(chunk_bf16(c, version), values, chunk_version_bytes(c));
+	return 0;
 }
 
 bool chunk_pulls_bf16(const struct chunk *c, uint64_t version, uint32_t worker)
@@ -225,7 +249,7 @@ static int init_chunk(struct chunk *c)
 	if (r == 0)
 		r = make_lists(c);
 	if (r == 0)
-		r = set_initial(c);
+		r = c->server->from_memory ? memory_set(c) : set_initial(c);
 	return r;
 }
 
@@ -483,6 +507,8 @@ void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const
 
 	skip_prepare(c, &step);
 	c->status = tern_updater_update(c->server->opts.updater, c->kept, &step);
+	if (c->status == 0)
+		c->made = to;
 	snapshot_in_update(c);
 }
 

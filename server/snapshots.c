@@ -334,7 +334,9 @@ void snapshots_start(struct tern_server *s)
 		return;
 	n->last_step = n->newest = s->first_version;
 	/* A job that was done when it was resumed has nothing new to save. */
-	n->final = s->first_version == s->job.steps;
+	n->final = s->first_version == s->job.steps && !s->goes_on;
+	if (s->first_version == s->job.steps)
+		n->done_count = s->chunk_count;
 	if (s->index == 0)
 		next_due(s);
 }

@@ -332,24 +332,40 @@ bool start_may_have_begun(const struct tern_server *s)
 	       (s->index != 0 && s->has_job && s->joined_count == s->job.workers);
 }
 
-void start_on_start(struct tern_server *s)
+void start_on_start(struct tern_server *s, const json_t *message)
 {
-	if (s->running || !s->has_job || s->joined_count < s->job.workers)
+	json_int_t version = json_integer_value(json_object_get(message, "version"));
+	json_int_t life = json_integer_value(json_object_get(message, "life"));
+
+	if (s->running || !s->has_job || s->joined_count < s->job.workers) {
 		server_fail(s, -EPROTO,
 			"server 0 began the steps, but only %u of %u workers have joined "
 			"server %u",
 			s->joined_count, s->job.workers, view_own_number(s));
-	else
-		start(s);
+		return;
+	}
+	if (s->from_memory && !memory_begin(s, (uint64_t)version))
+		return;
+	s->life = (uint64_t)life;
+	start(s);
 }
 
 void start_maybe(struct tern_server *s)
 {
+	uint64_t version;
+
 	if (s->index != 0 || s->running || s->over || !start_all_here(s) ||
 		!others_are_connected(s))
 		return;
+	version = memory_lowest(s);
+	if (s->from_memory && !memory_begin(s, version))
+		return;
+	if (!s->life)
+		s->life =
+			(tern_random(s->env) >> 1) | 1; /* fits into an integer of JSON */
 	for (uint32_t i = 1; i < s->job.server_count; i++)
-		tern_talk_say(
-			&others_find(s, i)->talk, json_pack("{s:s}", "type", "start"));
+		tern_talk_say(&others_find(s, i)->talk,
+			json_pack("{s:s, s:I, s:I}", "type", "start", "version",
+				(json_int_t)version, "life", (json_int_t)s->life));
 	start(s);
 }

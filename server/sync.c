@@ -209,10 +209,23 @@ static void apply_sum(struct tern_task *task)
 		c, c->version, c->version + 1, inputs(c), input_count(c), scale(c), 1.0f);
 }
 
+/* The chunk is ahead (memory.c): its next version is made already. */
+static void apply_nothing(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	c->status = 0;
+	snapshot_in_update(c);
+}
+
 static void submit_update(struct chunk *c)
 {
 	snapshot_before_update(c);
-	chunk_submit(c, is_two_phase(c) ? apply_mean : apply_sum, applied);
+	chunk_submit(c,
+		c->made > c->version ? apply_nothing
+		: is_two_phase(c)    ? apply_mean
+				     : apply_sum,
+		applied);
 }
 
 /* Version v + 1 overwrites v - 1, so the sends of v - 1 must have ended. */

@@ -12,6 +12,7 @@
 #include "base/util.h"
 #include "ps/metric.h"
 #include "ps/view.h"
+#include "server/memory.h"
 #include "server/server.h"
 #include "tools/info_machine.h"
 #include "tools/job.h"
@@ -106,8 +107,9 @@ struct server_role {
 	bool has_begun;    /* the steps have begun once */
 	char address[300]; /* where it listens; "": nowhere yet */
 	struct tern_server_history history;
-	struct servers members; /* of --join */
-	struct tern_view view;  /* newest one that is known of the job's servers */
+	struct servers members;            /* of --join */
+	struct tern_server_memory *memory; /* what the next server begins with */
+	struct tern_view view; /* newest one that is known of the job's servers */
 	char zero[128]; /* newest address of server 0 that is known; "": none is */
 	uint32_t index; /* its number: --index, until the job's workers say another */
 };
@@ -314,7 +316,7 @@ static bool goes_back(struct server_role *s, const char *text)
 {
 	const struct server_settings *settings = s->settings;
 	struct tern_server_stats stats;
-	char line[500];
+	char line[600];
 	size_t n;
 
 	tern_server_stats(s->server, &stats);
@@ -335,9 +337,8 @@ static bool goes_back(struct server_role *s, const char *text)
 		return false;
 	}
 	n = (size_t)snprintf(line, sizeof(line),
-		"the job goes back to its newest snapshot, and waits up to %llu s for "
-		"all "
-		"its processes",
+		"the job goes on from what its servers have in memory, or else from "
+		"its newest snapshot, and waits up to %llu s for all its processes",
 		(unsigned long long)settings->server_wait_s);
 	if (stats.server_count > 1)
 		snprintf(line + n, sizeof(line) - n,
@@ -452,10 +453,11 @@ static int start(struct server_role *s)
 		.begun = begun,
 		.progress = progress,
 		.snapshots = snapshots_opts(&settings->snapshots),
-		.resume = find_resume(s),
+		.resume = s->memory ? NULL : find_resume(s),
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
 		.returns = s->has_begun || settings->join,
 		.has_begun = s->has_begun,
+		.from_memory = s->memory,
 		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.view = &s->view,
 		.members = members,
@@ -481,6 +483,8 @@ static int start(struct server_role *s)
 			s->address, sizeof(s->address));
 	opts.listen = s->address;
 	r = tern_server_new(&opts, &s->server);
+	if (r == 0)
+		s->memory = NULL; /* it is the server's now */
 	if (r && again && r != -EINVAL && tern_clock_ns() < s->role.back_limit_ns) {
 		s->role.again = true; /* the port is taken just now, say */
 		return 0;
@@ -504,6 +508,16 @@ static int start(struct server_role *s)
 	return 0;
 }
 
+/* Keeps for the next server what this one has in memory. */
+static void keep(struct server_role *s)
+{
+	if (!s->server)
+		return; /* it could not be made, and what it was to begin with is still here */
+	if (tern_server_keep(s->server, &s->memory) < 0)
+		note(s, "there is no memory to keep this server's parameters in: the job "
+			"goes back to its newest snapshot");
+}
+
 /* Runs the server until it has ended, each time that its job goes back. */
 static void serve(struct server_role *s)
 {
@@ -515,6 +529,7 @@ static void serve(struct server_role *s)
 		if (!s->role.again)
 			return;
 		role_cut(&s->role);
+		keep(s);
 		tern_server_free(TERN_TAKE(s->server));
 		r = role_open_again(&s->role, 0);
 		if (!role_back_pause(&s->role))
@@ -622,6 +637,7 @@ static int server_run(int argc, char **argv)
 		serve(&s);
 	role_cut(&s.role);
 	tern_server_free(s.server);
+	tern_server_memory_free(s.memory);
 	tern_updater_free(s.updater);
 	logdir_end(s.logdir);
 	tell_logdir(&s);

@@ -38,7 +38,7 @@ static void note(void *arg, const char *text)
 	snprintf(rig->noted, sizeof(rig->noted), "%s", text);
 }
 
-void open_rig(struct rig *rig)
+void open_rig_from(struct rig *rig, struct tern_server_memory *memory)
 {
 	*rig = (struct rig){0};
 	open_end(&rig->at);
@@ -50,12 +50,18 @@ void open_rig(struct rig *rig)
 					.ctx = rig->at.ctx,
 					.updater = rig->updater,
 					.listen = "tcp://127.0.0.1:0",
+					.from_memory = memory,
 					.note = note,
 					.warning = note,
 					.ended = ended,
 					.arg = rig},
 			&rig->server),
 		0);
+}
+
+void open_rig(struct rig *rig)
+{
+	open_rig_from(rig, NULL);
 }
 
 void close_rig(struct rig *rig)
@@ -169,9 +175,10 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	}
 	snprintf(addresses[0], sizeof(addresses[0]), "%s",
 		tern_server_address(rig->server));
-	tern_optimizer_parse("sgd", &job.optimizer);
-	job.steps = job.records = 1;
-	job.batch = 1;
+	if (!job.optimizer.lr)
+		tern_optimizer_parse("sgd", &job.optimizer);
+	job.steps = TERN_MAX(job.steps, 1u);
+	job.records = job.batch = 1;
 	job.params = params;
 	job.param_count = param_count;
 	job.element_count = param_count * count;

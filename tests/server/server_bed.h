@@ -38,6 +38,8 @@ struct rig {
 };
 
 void open_rig(struct rig *rig);
+/* Opens a server that begins with what is in memory, which it owns then. NULL: nothing is. */
+void open_rig_from(struct rig *rig, struct tern_server_memory *memory);
 void close_rig(struct rig *rig);
 void step(struct rig *rig);
 /* Runs the server and the visitors until *flag is true. */
@@ -46,7 +48,8 @@ void visitor_event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg);
 void visit(struct rig *rig, struct visitor *v);
 /* A job like `like`, for `servers` servers, with `param_count` parameters w0, w1, ... of
- * `count` elements each, and the types of the parameter of `like`, if that has one. */
+ * `count` elements each, and the types of the parameter of `like`, if that has one. Its
+ * optimizer and number of steps are those of `like`, or else sgd and 1. */
 json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	unsigned param_count, uint64_t count, unsigned servers);
 void say_join(struct visitor *v, json_t *job, unsigned worker);

@@ -289,7 +289,7 @@ static void test_a_server_that_hears_late_of_the_start_ends(void **state)
 	j.m[1].server->running = false;
 	JOB_UNTIL(&j, j.m[2].ended && j.m[1].server->bye_count);
 	assert_false(j.m[1].ended);
-	start_on_start(j.m[1].server);
+	start_on_start(j.m[1].server, NULL);
 	job_run_out(&j);
 	check_good(&j, 0);
 	job_close(&j);

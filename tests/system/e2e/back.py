@@ -120,6 +120,40 @@ def without_a_snapshot_it_goes_back_to_the_start():
     hand.end()
 
 
+def notes(process, text):
+    return [e["text"] for e in process.events if text in e.get("text", "")]
+
+
+def last_worker_is_lost(fabric):
+    """The only worker is killed and started again, twice. All servers have lived, so the job goes on at the step that it
+    was at, and no server reads a snapshot."""
+    hand = Hand(f"last-worker-{fabric}", fabric, workers=1)
+    step = 0
+    for life in (1, 2):
+        hand.servers[0].wait_event(is_event("snapshot"))
+        hand.workers[0].wait_event(makes_steps)
+        hand.lose("workers", 0, signal.SIGKILL)
+        for server in hand.servers:
+            assert "have in memory" in server.wait_event(is_event("back"))["text"]
+        hand.workers[0] = hand.worker(0)
+        for server in hand.servers:
+            text = server.wait_event(lambda e: "goes on at step" in e.get("text", ""))["text"]
+            assert text.endswith("which all servers have in memory"), text
+        steps = [int(re.search(r"at step (\d+)", notes(s, "goes on at step")[life - 1])[1]) for s in hand.servers]
+        assert steps[0] == steps[1] > step, steps
+        step = steps[0]
+        saved = [e["step"] for e in hand.servers[0].events if e["event"] == "snapshot"]
+        assert step >= saved[0], (step, saved)
+    hand.end()
+    for server in hand.servers:
+        assert not notes(server, "goes on from snapshot"), server.events
+
+
+def job_goes_on_from_memory_without_its_last_worker():
+    for fabric in "tcp", "shm":
+        last_worker_is_lost(fabric)
+
+
 def those_that_wait_in_vain_end():
     """The lost server is not started again within --server-wait."""
     hand = Hand("in-vain", "shm", wait=2)
@@ -237,6 +271,7 @@ def a_new_server_needs_a_number_and_time():
 
 
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
+         job_goes_on_from_memory_without_its_last_worker,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
          who_cannot_be_removed_stays, a_new_server_needs_a_number_and_time])

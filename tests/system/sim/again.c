@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "ps/snapshot.h"
+#include "server/memory.h"
 #include "tests/system/sim/again.h"
 
 /* As in tools/role.c: how long a process waits before it is made anew. */
@@ -265,9 +266,20 @@ static void keep_view(struct member *m)
 	*m->view = *view;
 }
 
+/* As tools/server.c does, unless the process is lost: the server has what it had in memory. */
+static struct tern_server_memory *keep_memory(const struct member *m)
+{
+	struct tern_server_memory *memory = NULL;
+
+	if (!job_is_lost(m) && tern_server_keep(m->server, &memory) < 0)
+		tern_never("no memory");
+	return memory;
+}
+
 static void start_server(struct job *j, struct member *m)
 {
 	struct tern_server_stats stats;
+	struct tern_server_memory *memory = keep_memory(m);
 	unsigned i = (unsigned)(m - j->members), other = find_other(j, i);
 	bool added = job_is_removed(j, m);
 	bool moves = added ||
@@ -275,8 +287,10 @@ static void start_server(struct job *j, struct member *m)
 			     (m->doubled || tern_sim_dice(j->sim, 800)));
 
 	tern_server_stats(m->server, &stats);
-	if (job_is_lost(m))
+	if (job_is_lost(m)) {
 		stats.told_step = 0;
+		j->forgets = true;
+	}
 	other = added ? 0 : other;
 	keep_view(m);
 	if (!m->doubled || !moves) { /* its address is needed */
@@ -286,6 +300,7 @@ static void start_server(struct job *j, struct member *m)
 	m->again_ns = 0;
 	memcpy(m->address, j->addresses[i], sizeof(m->address));
 	bury(j, m);
+	m->memory = memory;
 	follow(j, m, &stats);
 	if (moves) {
 		snprintf(j->addresses[i], sizeof(j->addresses[i]),
@@ -437,9 +452,52 @@ static void remove_one(struct job *j)
 		j->drains--;
 }
 
+/* The lowest version of a chunk; UINT64_MAX: the steps have not begun on all servers. */
+static uint64_t find_step(const struct job *j)
+{
+	uint64_t step = UINT64_MAX;
+
+	for (unsigned i = 0; i < j->servers; i++) {
+		const struct member *m = &j->members[i];
+
+		if (job_is_removed(j, m))
+			continue;
+		if (job_is_lost(m) || m->server->over || !m->server->running)
+			return UINT64_MAX;
+		for (uint32_t k = 0; k < m->server->chunk_count; k++)
+			step = TERN_MIN(step, m->server->chunks[k].version);
+	}
+	return step;
+}
+
+/* No step is made again as long as no server is lost. */
+static void check_step(struct job *j)
+{
+	const struct tern_view *view = job_view(j);
+	uint32_t number = view ? view->number : 0;
+	uint64_t step = find_step(j);
+
+	for (unsigned i = 0; i < j->servers; i++)
+		j->forgets = j->forgets || j->members[i].asked;
+	if (step == UINT64_MAX) {
+		j->stands = true;
+		return;
+	}
+	if (step < j->step_made && number == j->view_made && !j->forgets) {
+		printf("the job goes on at step %llu, and was at %llu\n",
+			(unsigned long long)step, (unsigned long long)j->step_made);
+		j->broken = true;
+	}
+	j->step_made = step;
+	j->view_made = number;
+	j->forgets = j->forgets && !j->stands;
+	j->stands = false;
+}
+
 void job_make_again(struct job *j)
 {
 	j->has_begun = j->has_begun || j->members[0].server->running;
+	check_step(j);
 	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 2))
 		lose_one(j);
 	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 10))

@@ -167,7 +167,8 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .worker_timeout_ns = j->worker_timeout_ns,
 			    .progress = server_progress,
 			    .snapshots = j->snapshots,
-			    .resume = *m->told     ? m->told
+			    .resume = m->memory    ? NULL
+				      : *m->told   ? m->told
 				      : j->resumes ? j->snapshots.directory
 						   : NULL,
 			    .snapshot = server_snapshot,
@@ -179,11 +180,13 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
 			    .has_begun = m->has_begun,
+			    .from_memory = m->memory,
 			    .view = m->view,
 			    .ended = server_done,
 			    .arg = m->seat},
 		    &m->server) < 0)
 		tern_never("a server");
+	m->memory = NULL; /* it is the server's now */
 }
 
 void job_start_worker(struct job *j, struct member *m, unsigned index, bool returns)

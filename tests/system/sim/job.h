@@ -40,6 +40,7 @@ struct member {
 	struct tern_updater *updater;
 	unsigned index; /* of a server or worker */
 	bool has_begun; /* of a server: the steps have begun with its process */
+	struct tern_server_memory *memory; /* of a server: what it is made with */
 	bool ended;
 	bool asked; /* a worker that was asked to leave */
 	/* A worker in the place of one that was lost during the steps; or a lost one in whose
@@ -112,10 +113,16 @@ struct job {
 	bool (*has_snapshot)(const struct job *j);
 	bool has_begun; /* the steps have begun once */
 	bool has_lost;  /* a process was lost, or asked to end */
-	bool stalls;    /* a worker is stalled until it is lost */
-	bool hangs;     /* the engine or user of a worker hangs for ever */
-	bool fails;     /* the user of a worker fails */
-	bool users;     /* simulated users (user.h) compute the gradients, not engines */
+	/* With goes_back: the lowest version of a chunk when the steps were last made on all servers, and the
+	 * number of these servers' view. And whether since then a server was lost: the job may begin at
+	 * a lower version then, and with another view. */
+	uint64_t step_made;
+	uint32_t view_made;
+	bool forgets, stands; /* stands: the steps are not being made on all servers */
+	bool stalls;          /* a worker is stalled until it is lost */
+	bool hangs;           /* the engine or user of a worker hangs for ever */
+	bool fails;           /* the user of a worker fails */
+	bool users; /* simulated users (user.h) compute the gradients, not engines */
 	/* The job names no number of records (struct tern_ps_job). */
 	bool no_records;
 	/* Simulated programs (program.h) train in sessions; there are no engines. */

@@ -94,6 +94,10 @@ static bool live(void *arg)
 static void let_fall(struct job *j)
 {
 	j->goes_back = true;
+	if (history_below(3) == 0) { /* all servers live, so the job goes on from memory */
+		j->losses = j->workers + (unsigned)history_below(6);
+		return;
+	}
 	j->falls = 1 + (unsigned)history_below(6);
 	j->drains = (unsigned)history_below(4);
 	j->losses = (unsigned)history_below(4);
