@@ -84,11 +84,11 @@ static void close_all(struct tern_worker *w, const char *type)
 			continue;
 		}
 		tern_talk_say(&s->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:b, s:o*}", "type", type, "text",
-				tern_talk_text(w->text), "save", w->interrupted,
+			json_pack("{s:s, s:o, s:b, s:I, s:b, s:b, s:o*}", "type", type,
+				"text", tern_talk_text(w->text), "save", w->interrupted,
 				"finisher", (json_int_t)w->finisher, "back",
-				w->status == -EAGAIN || w->server_is_gone, "view",
-				json_incref(w->view)));
+				w->status == -EAGAIN || w->server_is_gone, "final",
+				w->by_operator, "view", json_incref(w->view)));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -259,6 +259,7 @@ static void aborted(struct worker_server *s, const json_t *message)
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
+	w->by_operator = json_is_true(json_object_get(message, "final"));
 	if (!w->over)
 		w->view = json_incref(view);
 	/* The message may name another finisher, since the one that this worker knows
@@ -266,13 +267,18 @@ static void aborted(struct worker_server *s, const json_t *message)
 	if (json_is_integer(finisher) && json_integer_value(finisher) >= 0 &&
 		json_integer_value(finisher) < w->job.workers)
 		w->finisher = (uint32_t)json_integer_value(finisher);
-	worker_fail(w,
-		w->opts.goes_back && json_is_true(json_object_get(message, "back")) &&
-				(!view || take_view(w, view))
-			? -EAGAIN
-			: -ECANCELED,
-		"server %u ended the job: %s", s->number,
-		text ? text : "no reason given");
+	if (!text)
+		text = "no reason given";
+	if (w->by_operator)
+		worker_fail(w, -ECANCELED, "%s", text);
+	else
+		worker_fail(w,
+			w->opts.goes_back &&
+					json_is_true(json_object_get(message, "back")) &&
+					(!view || take_view(w, view))
+				? -EAGAIN
+				: -ECANCELED,
+			"server %u ended the job: %s", s->number, text);
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)

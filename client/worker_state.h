@@ -227,6 +227,7 @@ struct tern_worker {
 	bool begun;   /* the steps have begun: the job may go on without this worker */
 	bool leaving; /* this worker was asked to leave */
 	bool interrupted; /* the job is interrupted: save the present parameters */
+	bool by_operator; /* an operator has ended the job, which does not go back */
 	char leave_text[200];
 	struct tern_timer leave_timer;
 	/* wait.c: values of `begun` and `version` when the wait last started anew, and

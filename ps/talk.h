@@ -47,7 +47,12 @@
  *                      the reason in "text". save: a process was asked to end, and worker
  *                      "finisher", or the one that would have finished, saves the present
  *                      parameters. From a server to server 0: server 0 ends the job. From
- *                      a worker before the steps: only this worker ends
+ *                      a worker before the steps: only this worker ends. "final":true: an
+ *                      operator has ended the job, which neither goes back nor waits for
+ *                      anybody, also before the steps (server/abort.c)
+ *   operator -> server {"type":"end", "by":..., "text":...}: end the job, for the reason in
+ *                      "text", which may be empty. The answer is {"type":"ending"} or
+ *                      "refused"
  *
  * When the job goes back to a snapshot, or goes on from one (server/back.c, members.c):
  *

@@ -133,6 +133,7 @@ static const struct word {
 	{"peer", GUEST, ANY_TIME, join_on_peer},
 	{"address", GUEST, ANY_TIME, members_on_address},
 	{"drain", GUEST, ANY_TIME, view_on_drain},
+	{"end", GUEST, ANY_TIME, abort_on_end},
 	{"status", GUEST, ANY_TIME, status_on_status},
 	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
@@ -273,8 +274,12 @@ void server_heard(struct tern_talk *talk, const json_t *message)
 
 	/* The peer was cut off or refused, or this server has ended the job, while the
 	 * message was in flight. */
-	if (p->gone || p->refused || s->over)
+	if (p->gone || p->refused)
 		return;
+	if (s->over) {
+		abort_on_late(p, message);
+		return;
+	}
 	if (change_delays(p, message) && find(tern_talk_type(message), WORKER)) {
 		change_keep(p, message);
 		return;

@@ -117,8 +117,9 @@ void leaving_interrupt(struct tern_server *s, const char *why)
 		set_timer(s, leave_ns(s) / 2);
 	} else {
 		tern_talk_say(
-			&zero->talk, json_pack("{s:s, s:o, s:b}", "type", "abort", "text",
-					     tern_talk_text(why), "save", true));
+			&zero->talk, json_pack("{s:s, s:o, s:b, s:b}", "type", "abort",
+					     "text", tern_talk_text(why), "save", true,
+					     "final", s->by_operator));
 		/* If server 0 has not ended the job when the timer fires, it hangs:
 		 * leave_timer() then decides here. */
 		set_timer(s, 2 * leave_ns(s));

@@ -126,6 +126,21 @@ static void told_later(struct member_link *l)
 	say_address(l);
 }
 
+static void on_abort(struct member_link *l, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+	struct tern_server *s = l->server;
+
+	if (s->running || s->over)
+		return;
+	if (json_is_true(json_object_get(message, "final"))) {
+		s->by_operator = true;
+		server_fail(s, -ECANCELED, "%s", text ? text : "no reason given");
+	} else if (view_on_abort(s, message)) {
+		server_fail(s, -EAGAIN, "the servers of the job change");
+	}
+}
+
 static void link_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct member_link *l = tern_container_of(talk, struct member_link, talk);
@@ -137,8 +152,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		if (!l->server->running && !view_on_removed(l->server, message))
 			tern_peer_close(l->peer); /* the member's view is older */
 	} else if (strcmp(type, "abort") == 0) {
-		if (!l->server->running && view_on_abort(l->server, message))
-			server_fail(l->server, -EAGAIN, "the servers of the job change");
+		on_abort(l, message);
 	} else if (strcmp(type, "known") == 0 && l->server->opts.member_count) {
 		server_note(l->server,
 			"the server at %s tells the workers this server's address",

@@ -95,7 +95,7 @@ static void end_call(struct tern_deferred *deferred)
 {
 	struct tern_server *s = tern_container_of(deferred, struct tern_server, end_call);
 
-	if (s->over && all_gone(s))
+	if (s->over && all_gone(s) && !abort_lingers(s))
 		tell_end(s);
 	guests_reap(s);
 }
@@ -111,15 +111,19 @@ static void say_end(struct server_peer *p)
 	const struct tern_server *s = p->server;
 
 	if (!server_has_joined(p) || p->returning) {
-		server_refuse_for_now(p, "the server is ending");
+		if (s->by_operator)
+			abort_tell(p);
+		else
+			server_refuse_for_now(p, "the server is ending");
 		return;
 	}
 	if (s->status < 0)
 		tern_talk_say(&p->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:b, s:o*}", "type", "abort",
+			json_pack("{s:s, s:o, s:b, s:I, s:b, s:b, s:o*}", "type", "abort",
 				"text", tern_talk_text(s->text), "save", s->save,
 				"finisher", (json_int_t)s->finisher, "back",
-				s->status == -EAGAIN, "view", view_for(s)));
+				s->status == -EAGAIN, "final", s->by_operator, "view",
+				view_for(s)));
 	else if (p->address)
 		server_refuse(p, "the job is complete");
 	if (!p->refused)
@@ -133,7 +137,8 @@ static void leave(struct tern_server *s)
 {
 	if (s->status == -EAGAIN)
 		status_goes_back(s);
-	tern_listener_refuse_new(s->listener);
+	if (!abort_lingers(s))
+		tern_listener_refuse_new(s->listener);
 	members_leave(s);
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
@@ -153,6 +158,8 @@ void server_fail_args(struct tern_server *s, int status, const char *fmt, va_lis
 	s->over = true;
 	/* Only a job that goes back has -EAGAIN. */
 	s->status = status == -EAGAIN && !s->opts.goes_back ? -EIO : status;
+	if (s->by_operator && s->status == -EAGAIN)
+		s->status = -ECANCELED;
 	s->save = s->save || s->interrupting;
 	if (s->index == 0)
 		s->finisher = leaving_finisher(s);
@@ -307,16 +314,24 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	const char *text = json_string_value(json_object_get(message, "text"));
 	const json_t *finisher = json_object_get(message, "finisher");
 	bool save = json_is_true(json_object_get(message, "save"));
+	bool final = json_is_true(json_object_get(message, "final")) && !p->server->over;
 	char why[400];
 
-	snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
+	/* The text of an operator says who has ended the job: by which way this server hears of
+	 * it does not matter. */
+	if (final)
+		snprintf(why, sizeof(why), "%s", text ? text : "no reason given");
+	else
+		snprintf(why, sizeof(why), "%s: %s", name, text ? text : "it gave up");
 	/* A worker may pass on server 0's choice of the finisher before server 0's own
 	 * message arrives. */
 	if (!p->server->over && p->server->index != 0 && json_is_integer(finisher))
 		p->server->finisher = json_integer_value(finisher);
-	if ((!p->server->running && p->is_worker) || p->returning)
+	if (final)
+		p->server->by_operator = save = true;
+	if (!final && ((!p->server->running && p->is_worker) || p->returning))
 		lease_lost(p, false, "%s", why);
-	else if (json_is_true(json_object_get(message, "back")))
+	else if (!final && json_is_true(json_object_get(message, "back")))
 		back_on_abort(p->server, message, why);
 	else if (save && p->server->index == 0)
 		leaving_interrupt(p->server, why);

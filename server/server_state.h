@@ -419,6 +419,8 @@ struct tern_server {
 	bool interrupting;   /* the job ends as soon as it is known which worker saves */
 	char interrupt_text[400];
 	char leave_text[300]; /* why the last worker leaves that said so */
+	/* abort.c: an operator has ended the job, so it does not go back. */
+	bool by_operator;
 	/* back.c: the job goes back as soon as a snapshot is published that was begun after
 	 * `back_ns`, for this reason, or when the timer fires; "": it does not. */
 	char back_text[300];
@@ -748,6 +750,15 @@ void leaving_interrupt(struct tern_server *s, const char *why);
 /* For an interrupted job: the worker that saves; -1: the steps have not begun, or no
  * worker is left. */
 int64_t leaving_finisher(const struct tern_server *s);
+
+/* abort.c */
+void abort_on_end(struct server_peer *p, const json_t *message);
+/* Tells a guest that the job is over, and closes the connection. */
+void abort_tell(struct server_peer *p);
+/* A message came after the end of this server. */
+void abort_on_late(struct server_peer *p, const json_t *message);
+/* True if this server stays for a while after its end, for processes that wait. */
+bool abort_lingers(const struct tern_server *s);
 
 /* spare.c */
 void spare_start(struct tern_server *s);

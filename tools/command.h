@@ -25,7 +25,7 @@ struct command {
 
 extern const struct command train_command, run_command, server_command, worker_command,
 	bench_command, info_command, checkpoint_command, evaluator_command,
-	status_command, top_command, drain_command;
+	status_command, top_command, drain_command, abort_command;
 
 /* Reports an error as one line on stderr, "tern NAME: ..."; with --json also as an event
  * "failed" on stdout, which has `code`. Returns `code`. */

@@ -27,6 +27,7 @@ static const struct command *const commands[] = {
 	&status_command,
 	&top_command,
 	&drain_command,
+	&abort_command,
 	&checkpoint_command,
 	&bench_command,
 	&info_command,

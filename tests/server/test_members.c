@@ -163,6 +163,51 @@ static void test_what_cannot_be_removed_stays(void **state)
 	close_rig(&rig);
 }
 
+/* ---- an operator ends the job ---- */
+
+static void test_a_wrong_end_is_refused(void **state)
+{
+	static const char *const wrong[] = {
+		"{\"type\":\"end\"}",
+		"{\"type\":\"end\",\"by\":\"ann\"}",
+		"{\"type\":\"end\",\"by\":1,\"text\":\"\"}",
+	};
+	struct visitor v[TERN_ARRAY_SIZE(wrong)];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		visit(&rig, &v[i]);
+		say(&v[i], wrong[i]);
+		run_until(&rig, &v[i].refused);
+		assert_non_null(strstr(v[i].text, "\"end\" is wrong"));
+	}
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+/* The server of a job that may go back has ended, and still tells who comes that the job has. */
+static void test_who_comes_after_an_end_is_told(void **state)
+{
+	struct visitor operator, late;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	visit(&rig, &operator);
+	say(&operator, "{\"type\":\"end\",\"by\":\"ann\",\"text\":\"why\"}");
+	run_until(&rig, &rig.server->over);
+	assert_string_equal(rig.server->text, "ann aborted the job: why");
+	visit(&rig, &late);
+	say(&late, "{\"type\":\"join\"}");
+	run_until(&rig, &late.down);
+	assert_false(late.refused);
+	assert_string_equal(late.text, "ann aborted the job: why");
+	close_rig(&rig);
+}
+
 /* A worker of another job brings a newer list of servers: this server's job keeps its own. */
 static void test_a_view_of_another_job_is_not_taken(void **state)
 {
@@ -272,6 +317,8 @@ int main(void)
 		cmocka_unit_test(test_who_knows_less_removes_nobody),
 		cmocka_unit_test(test_what_cannot_be_removed_stays),
 		cmocka_unit_test(test_a_view_of_another_job_is_not_taken),
+		cmocka_unit_test(test_a_wrong_end_is_refused),
+		cmocka_unit_test(test_who_comes_after_an_end_is_told),
 		cmocka_unit_test(test_one_process_is_a_server),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),

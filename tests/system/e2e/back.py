@@ -263,6 +263,36 @@ def who_cannot_be_removed_stays():
     hand.end()
 
 
+def abort(hand, at):
+    """An operator ends the job. All of its processes end, and say who asked and why."""
+    job.finish("abort", "--join", hand.addresses[at], "--why", "lr is too high", "--json")
+    for process in [*hand.servers, *hand.workers]:
+        assert process.end() == 1, process.error
+        errors = [e["text"] for e in process.events if e["event"] == "error"]
+        assert len(errors) == 1 and "aborted the job: lr is too high" in errors[0], errors
+
+
+def aborted_job_saves_and_does_not_go_back():
+    for at in 0, 1:
+        hand = Hand(f"aborted-{at}", "tcp")
+        hand.workers[0].wait_event(makes_steps)
+        abort(hand, at)
+        assert [f.name for f in hand.save.iterdir()] == ["interrupted.safetensors"]
+        assert not any(e["event"] == "back" for p in [*hand.servers, *hand.workers] for e in p.events)
+
+
+def job_that_waits_for_a_lost_server_is_aborted():
+    for lost in 0, 1:
+        hand = Hand(f"aborted-waiting-{lost}", "tcp", servers=3)
+        hand.servers[0].wait_event(is_event("snapshot"))
+        gone = hand.lose("servers", lost, signal.SIGKILL)
+        for process in hand.others(gone):
+            process.wait_event(is_event("back"))
+        hand.servers.remove(gone)
+        del hand.addresses[lost]
+        abort(hand, 1)
+
+
 def a_new_server_needs_a_number_and_time():
     for more, says in [(["--snapshots", job.SCRATCH], ["--join", "--index"]),
                        (["--index", 1], ["--join", "--snapshots"]),
@@ -274,4 +304,5 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          job_goes_on_from_memory_without_its_last_worker,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
-         who_cannot_be_removed_stays, a_new_server_needs_a_number_and_time])
+         who_cannot_be_removed_stays, aborted_job_saves_and_does_not_go_back,
+         job_that_waits_for_a_lost_server_is_aborted, a_new_server_needs_a_number_and_time])

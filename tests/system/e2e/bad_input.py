@@ -390,7 +390,7 @@ def as_many_processes_as_a_job_may_have_are_allowed():
 
 def json_has_an_end_whatever_is_wrong():
     for command in (["train"], ["run"], ["server"], ["worker"], ["evaluator"], ["bench", "lat"], ["info"],
-                    ["checkpoint", "list", "."], ["status"], ["top"], ["drain"]):
+                    ["checkpoint", "list", "."], ["status"], ["top"], ["drain"], ["abort"]):
         refused = job.Job(*command, "--json", "--stepps", 3)
         assert refused.end() == 2 and "--stepps" in refused.error, refused.error
         assert [(e["event"], e["code"]) for e in refused.events] == [("failed", 2)], refused.events

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import resource
+import shlex
 import signal
 import sys
 import time
@@ -428,6 +429,38 @@ def terminated_server_without_a_job_has_not_failed():
         server.kill()
 
 
+def launched(command, directory, *more):
+    """A job of `tern train`, or of `tern run` with `tern worker` as the program, that makes steps. Returns it and the
+    addresses of its servers."""
+    counts = ["--servers", 2, "--workers", 2]
+    options = [*job.small(*counts, steps=FOR_EVER), "--save", directory]
+    if command == "run":
+        worker = shlex.join(map(str, [job.TERN, "worker", *options]))
+        running = job.Job("run", *counts, *more, "--insecure", "--json", "--", "sh", "-c",
+                          f'exec {worker} --join "$TERN_JOIN" --index "$TERN_INDEX" >&2')
+    else:
+        running = job.Job("train", *options, *more, "--insecure", "--json")
+    join = running.wait_event(lambda e: e["event"] == "start")["join"]
+    at_work(running)
+    return running, join
+
+
+def aborted_job_of_a_launcher_saves_and_is_not_started_again():
+    for command in "train", "run":
+        directory, snapshots = job.SCRATCH / f"aborted-{command}", job.SCRATCH / f"aborted-{command}-snapshots"
+        running, join = launched(command, directory, "--snapshots", snapshots, "--snapshot-every", 500)
+        error = after(running, lambda: job.finish("abort", "--join", join, "--why", "lr is too high"), code=1)
+        assert re.search(r" on \S+ aborted the job: lr is too high", error.splitlines()[-1]), error
+        assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
+        assert not any(e["event"] == "restart" for e in running.events)
+
+
+def abort_needs_a_server_and_a_short_reason():
+    job.refused("abort", says=["--join is missing"])
+    job.refused("abort", "--join", "tcp://127.0.0.1:9", "--why", "x" * 201, says=["--why", "201 bytes", "at most 200"])
+    job.refused("abort", "--join", "tcp://127.0.0.1:9", "--wait", 0.3, says=["no answer: "], code=1)
+
+
 tap.run([
     interrupt_saves_and_leaves_nobody,
     termination_saves_and_leaves_nobody,
@@ -455,4 +488,6 @@ tap.run([
     terminated_server_waits_for_a_slow_disk,
     full_disk_at_the_end_loses_nothing,
     terminated_server_without_a_job_has_not_failed,
+    aborted_job_of_a_launcher_saves_and_is_not_started_again,
+    abort_needs_a_server_and_a_short_reason,
 ])

@@ -90,7 +90,7 @@ def info_on_cuda_names_what_is_wrong_with_the_driver():
 def help_names_every_command_and_option():
     text = "\n".join(job.finish("help").lines)
     for command in ("train", "run", "server", "worker", "evaluator", "checkpoint", "bench", "info", "status", "top",
-                    "drain"):
+                    "drain", "abort"):
         assert command in text
         own = "\n".join(job.finish("help", command).lines)
         assert own == "\n".join(job.finish(command, "--help").lines)
