@@ -17,7 +17,7 @@
 #include "rendezvous/peer.h"
 
 #define LEAVING_NS  (2 * TERN_NS_PER_S)
-#define DECISION_NS (6 * TERN_NS_PER_S) /* time for server 0 to let the worker go */
+#define DECISION_NS (6 * TERN_NS_PER_S) /* if opts.decision_ns is 0 */
 #define SLAB_BYTES  (64ull << 20)
 
 /* ---- the end ---- */
@@ -146,7 +146,7 @@ void worker_leave(struct tern_worker *w)
 
 /* ---- asked to leave ---- */
 
-/* Server 0 has not answered "leave" for DECISION_NS: it was asked to end too, or hangs. No
+/* Server 0 has not answered "leave" for opts.decision_ns: it was asked to end too, or hangs. No
  * other process decides who saves, so each worker that waits for the decision saves,
  * unless opts.interrupted() refuses, for example because a file of the same job with as
  * many steps or more is there. */
@@ -197,7 +197,9 @@ void tern_worker_ask_to_leave(struct tern_worker *w, const char *why)
 	tern_talk_say(&w->servers[0].talk,
 		json_pack("{s:s, s:o}", "type", "leave", "text", tern_talk_text(why)));
 	w->leave_timer.fire = leave_timer;
-	tern_timer_set(w->opts.ctx, &w->leave_timer, tern_now_ns(w->env) + DECISION_NS);
+	tern_timer_set(w->opts.ctx, &w->leave_timer,
+		tern_ns_add(tern_now_ns(w->env),
+			w->opts.decision_ns ? w->opts.decision_ns : DECISION_NS));
 }
 
 void worker_saved(struct tern_worker *w)

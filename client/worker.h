@@ -84,6 +84,9 @@ struct tern_worker_opts {
 	 * ended() has the status -EAGAIN, and a worker that is made anew, with the servers'
 	 * new addresses (moved()), takes this one's place. */
 	bool goes_back;
+	/* Time for which a worker that was asked to end waits for the decision of server 0 about
+	 * it; 0: 6 s. */
+	uint64_t decision_ns;
 	/* Such a worker was made anew. So what a server cannot do now it may do in a moment, and
 	 * ended() has -EAGAIN for that, too. */
 	bool returns;

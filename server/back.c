@@ -27,9 +27,7 @@
 
 #include "base/clock.h"
 
-/* How long a server that was asked to end waits for a snapshot. Processes that were asked to end
- * are gone within 10 s. */
-#define SNAPSHOT_NS (5 * TERN_NS_PER_S)
+#define DRAIN_NS (5 * TERN_NS_PER_S) /* if opts.drain_ns is 0 */
 
 bool back_is_allowed(const struct tern_server *s)
 {
@@ -92,12 +90,37 @@ static bool is_done(const struct tern_server *s)
 	return s->chunk_count > 0 && sync_is_done(s);
 }
 
+static uint64_t drain_ns(const struct tern_server *s)
+{
+	return s->opts.drain_ns ? s->opts.drain_ns : DRAIN_NS;
+}
+
+/* Only server 0 knows the newest snapshot that was published. */
+static void warn_of_loss(struct tern_server *s)
+{
+	uint64_t step = TERN_MAX(s->history->snapshot.step, s->first_version);
+	char since[60] = "since the newest snapshot";
+
+	if (s->index == 0 && step)
+		snprintf(since, sizeof(since), "since the snapshot of step %llu",
+			(unsigned long long)step);
+	else if (s->index == 0)
+		snprintf(since, sizeof(since), "of this job");
+	server_warn(s,
+		"no snapshot within %.3g s: the steps %s are lost here, and are made "
+		"again "
+		"when the job goes on",
+		(double)drain_ns(s) / 1e9, since);
+}
+
 static void time_is_up(struct tern_timer *timer)
 {
 	struct tern_server *s = tern_container_of(timer, struct tern_server, back_timer);
 
-	if (!s->opts.ctx->ending && !is_done(s))
-		back_or_fail(s, -ECANCELED, "%s", s->back_text);
+	if (s->opts.ctx->ending || is_done(s))
+		return;
+	warn_of_loss(s);
+	back_or_fail(s, -ECANCELED, "%s", s->back_text);
 }
 
 void back_when_saved(struct tern_server *s, const char *why)
@@ -117,7 +140,8 @@ void back_leave(struct tern_server *s, const char *why)
 		return;
 	}
 	s->back_timer.fire = time_is_up;
-	tern_timer_set(s->opts.ctx, &s->back_timer, tern_now_ns(s->env) + SNAPSHOT_NS);
+	tern_timer_set(s->opts.ctx, &s->back_timer,
+		tern_ns_add(tern_now_ns(s->env), drain_ns(s)));
 	if (s->index == 0) {
 		back_when_saved(s, why);
 		return;

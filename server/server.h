@@ -162,6 +162,8 @@ struct tern_server_opts {
 	/* Time for which the decision about a worker that was asked to end is delayed, in
 	 * case others are asked, too (leaving.c); 0: 1 s. */
 	uint64_t leave_ns;
+	/* Time for which a server that was asked to end waits for a snapshot (back.c); 0: 5 s. */
+	uint64_t drain_ns;
 	/* Time without progress after which a worker that others wait for has stalled; 0:
 	 * 30 s. If ten times the median time of a slot is longer, that is used. Exceptions:
 	 * late.c. */

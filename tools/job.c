@@ -198,3 +198,8 @@ int job_check(struct job_settings *job, struct message *error)
 		r = check_earlier(job, error);
 	return r;
 }
+
+uint64_t job_drain_ns(double within_s, unsigned eighths)
+{
+	return (uint64_t)(within_s * 1e9 / 8 * eighths);
+}

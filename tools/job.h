@@ -150,6 +150,18 @@ extern const char *const job_on_stall[];
 		"end at once",                                                           \
 		settings, field, .initial = "600", .max = 86400)
 
+/* A row for servers, workers and launchers; `field` is a double. */
+#define DRAIN_OPTION(settings, field)                                                    \
+	OPTION(REAL, "drain-within", "S",                                                \
+		"seconds in which a process that is asked to end hands over what it "    \
+		"has: a snapshot, its slots, or the parameters",                         \
+		settings, field, .initial = "8", .min = 1, .max = 3600)
+
+/* Returns so many eighths of --drain-within. An end has several stages, of which a later one has
+ * to wait for an earlier one: a server waits for a snapshot (5 eighths), a worker for the decision
+ * of server 0 (6), and each process for both (7). */
+uint64_t job_drain_ns(double within_s, unsigned eighths);
+
 /*
  * Checks what the option table cannot, such as required options, options that exclude each
  * other, and whether files exist. Also fills in the defaults that depend on other options.

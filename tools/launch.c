@@ -15,9 +15,10 @@
 _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"the supervisor has room for all processes of the largest job");
 
-#define SECRET_FD "3" /* SUPERVISE_SECRET_FD as text */
-#define MEMORY_MS 100 /* interval of checks of free memory while processes start */
-#define AGAIN_MS  10  /* interval of looks whether a killed worker has left processes */
+#define SECRET_FD     "3"  /* SUPERVISE_SECRET_FD as text */
+#define MEMORY_MS     100  /* interval of checks of free memory while processes start */
+#define LEAVE_MORE_MS 1500 /* launch_leave_ms() */
+#define AGAIN_MS      10 /* interval of looks whether a killed worker has left processes */
 /* Memory that must stay free on a host with 16 GiB or more; on smaller ones 1/64 of it. */
 #define MEMORY_LOW (256ull << 20)
 
@@ -176,18 +177,20 @@ static void start_server(struct launch *l, unsigned index)
 {
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
-	char number[16], timeout_s[32], threads[24], listen[300], workers[24];
+	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
+		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[36 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[38 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
-		"--workers", workers, "--server-wait", "0"};
-	size_t n = 16;
+		"--workers", workers, "--server-wait", "0", "--drain-within", drain_s};
+	size_t n = 18;
 
 	snprintf(number, sizeof(number), "%u", index);
 	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);
 	snprintf(workers, sizeof(workers), "%llu",
 		(unsigned long long)l->opts.all_workers);
+	snprintf(drain_s, sizeof(drain_s), "%.9g", s->drain_within_s);
 	n += add_device(l, args + n);
 	if (fabric->verbs) {
 		args[n++] = "--verbs";
@@ -435,6 +438,11 @@ void launch_take_saving(struct launch *l, struct child *c)
 {
 	c->saving = true;
 	l->safe = l->safe || launch_number(l, c) == 0;
+}
+
+unsigned launch_leave_ms(const struct launch *l)
+{
+	return (unsigned)(l->opts.settings->drain_within_s * 1e3) + LEAVE_MORE_MS;
 }
 
 void launch_tell_unsaved(struct launch *l, const char *how)

@@ -29,7 +29,6 @@
 /* How long workers may go on after the last server has ended. */
 #define LAUNCH_LINGER_NS (5 * TERN_NS_PER_S)
 #define LAUNCH_GRACE_MS  2500 /* time to end, for children that have nothing to save */
-#define LAUNCH_LEAVE_MS  9500 /* time to end, for children that may have to save */
 
 /* Options of a launcher about its servers. */
 struct launch_settings {
@@ -42,6 +41,7 @@ struct launch_settings {
 	struct snapshot_settings snapshots;
 	const char *logdir; /* NULL: not given */
 	uint64_t restarts;  /* restart.h; UINT64_MAX: not given */
+	double drain_within_s;
 };
 
 /* How often something was started again in the last 10 minutes, and when last (restart.h). */
@@ -72,7 +72,8 @@ struct restarts {
 			"minutes; with --snapshots start all processes again, from the " \
 			"newest snapshot, when a server or the last worker was killed, " \
 			"at most K times; not given: 3 with --snapshots, else 0",        \
-			settings, field.restarts, .max = 1000)
+			settings, field.restarts, .max = 1000),                          \
+		DRAIN_OPTION(settings, field.drain_within_s)
 
 struct launch_opts {
 	const struct launch_settings *settings;
@@ -197,6 +198,10 @@ void launch_report(struct launch *l, const char *who, json_t *event);
 /* Reports the loss of a worker to the user, in the event "lost". Does nothing if it was
  * told before. */
 void launch_tell_loss(struct launch *l, const struct child *c, const char *text);
+
+/* Time to end, for children that may have to save. They end by themselves within --drain-within,
+ * and what still runs after that, and 1.5 s more, hangs. */
+unsigned launch_leave_ms(const struct launch *l);
 
 /* Returns the milliseconds until limit_ns after the time since_ns. */
 int launch_ms_left(uint64_t since_ns, uint64_t limit_ns);

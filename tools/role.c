@@ -20,7 +20,7 @@
 #include "tools/signals.h"
 
 #define SIGNAL_TURNS 1024
-#define STOPPING_NS  (7 * TERN_NS_PER_S)
+#define DRAIN_NS     (7 * TERN_NS_PER_S)
 #define FILES_FEW    64 /* fewer open files than a server or worker needs */
 /* How long a process that has failed, or was asked to end, waits for its threads, which
  * may compute; then it exits without waiting for them. */
@@ -122,7 +122,10 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 {
 	int r;
 
-	*role = (struct role){.command = command, .signal_fd = -1, .threads = threads};
+	*role = (struct role){.command = command,
+		.signal_fd = -1,
+		.threads = threads,
+		.drain_ns = DRAIN_NS};
 	if (secret)
 		snprintf(role->secret.text, sizeof(role->secret.text), "%s", secret);
 	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
@@ -246,7 +249,7 @@ void role_loop(struct role *role)
 		if (turn % SIGNAL_TURNS == 0)
 			look_for_signal(role);
 		if (role->signal && limit_ns == UINT64_MAX)
-			limit_ns = tern_clock_ns() + STOPPING_NS;
+			limit_ns = tern_ns_add(tern_clock_ns(), role->drain_ns);
 		if (limit_ns != UINT64_MAX && tern_clock_ns() >= limit_ns)
 			limit_ns = limit_passed(role);
 		else if (n < 0)

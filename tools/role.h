@@ -50,6 +50,9 @@ struct role {
 	/* Returns true while the role saves a file: the process must not be ended before
 	 * the file is complete. May be NULL. */
 	bool (*is_busy)(struct role *role);
+	/* How long the loop goes on after a signal. The caller may set it after role_open(), which
+	 * sets 7 s. */
+	uint64_t drain_ns;
 	int signal; /* the signal that asked the process to end; 0: no signal did */
 	bool over;  /* if set, role_loop() returns */
 	bool again; /* the job goes back, and the role is made anew (role_goes_back()) */

@@ -452,7 +452,7 @@ static void end_all(struct run *r, int signal, unsigned grace_ms)
 	r->ending = true;
 	supervise_end(&r->l.sup, servers, signal, grace_ms);
 	if (r->l.sup.signal)
-		wait_for_others(r, LAUNCH_LEAVE_MS * TERN_NS_PER_MS);
+		wait_for_others(r, launch_leave_ms(&r->l) * TERN_NS_PER_MS);
 	supervise_end(&r->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
 }
 
@@ -465,7 +465,7 @@ static int conclude_interrupted(struct run *r)
 		signals_name(signal), launch_running(&r->l, true),
 		(unsigned long long)r->l.opts.workers);
 	/* Programs that clean up at their end do it for one of these two. */
-	end_all(r, signal == SIGINT ? SIGINT : SIGTERM, LAUNCH_LEAVE_MS);
+	end_all(r, signal == SIGINT ? SIGINT : SIGTERM, launch_leave_ms(&r->l));
 	return launch_say_end(&r->l, 128 + signal, text);
 }
 

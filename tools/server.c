@@ -38,6 +38,7 @@ struct server_settings {
 	const char *logdir;
 	const char *join;
 	uint64_t server_wait_s;
+	double drain_within_s;
 	bool json;
 	enum tern_log_level log_level;
 };
@@ -76,6 +77,7 @@ static const struct option options[] = {
 		"the job, with that of server 0 for a new one",
 		struct server_settings, join),
 	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
+	DRAIN_OPTION(struct server_settings, drain_within_s),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct server_settings, spin_us, .initial = "0", .max = 1000000),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
@@ -447,6 +449,7 @@ static int start(struct server_role *s)
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.on_stall = (enum tern_on_stall)settings->on_stall,
+		.drain_ns = job_drain_ns(settings->drain_within_s, 5),
 		.note = note,
 		.warning = warning,
 		.joined = joined,
@@ -619,6 +622,7 @@ static int server_run(int argc, char **argv)
 	r = role_open(&s.role, &server_command, s.index, &settings.fabric,
 		secret_text(&secret), settings.spin_us, 0, thread_count(&settings),
 		settings.json);
+	s.role.drain_ns = job_drain_ns(settings.drain_within_s, 7);
 	if (r == 0) /* after role_open(), which reports a fabric that does not work */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			"--listen", settings.listen, &error);

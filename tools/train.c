@@ -543,7 +543,7 @@ static int conclude(struct train *t)
 	t->ending = true;
 	if (t->l.sup.signal) {
 		supervise_end(&t->l.sup, 0, SIGTERM,
-			t->begun ? LAUNCH_LEAVE_MS : LAUNCH_GRACE_MS);
+			t->begun ? launch_leave_ms(&t->l) : LAUNCH_GRACE_MS);
 		return conclude_interrupted(t);
 	}
 	/* SIGUSR2: end without saving. The job has failed, or is over: what was to be saved

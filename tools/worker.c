@@ -31,6 +31,7 @@ struct worker_settings {
 	struct secret_settings secret;
 	const char *join;
 	uint64_t index, spin_us, wait_s, server_wait_s;
+	double drain_within_s;
 };
 
 static const struct option options[] = {
@@ -46,6 +47,7 @@ static const struct option options[] = {
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
 		struct worker_settings, spin_us, .initial = "0", .max = 1000000),
 	SERVER_WAIT_OPTION(struct worker_settings, server_wait_s),
+	DRAIN_OPTION(struct worker_settings, drain_within_s),
 	SECRET_OPTIONS(struct worker_settings, secret),
 	JOB_OPTIONS,
 	OPTION_END,
@@ -755,6 +757,7 @@ static int start(struct worker_role *w)
 		.job = &job,
 		.index = (uint32_t)w->settings->index,
 		.goes_back = w->settings->server_wait_s > 0,
+		.decision_ns = job_drain_ns(w->settings->drain_within_s, 6),
 		.returns = w->role.back_ns > 0,
 		.has_begun = w->has_begun,
 		.moved = moved,
@@ -860,6 +863,7 @@ static int worker_run(int argc, char **argv)
 		secret_text(&secret), settings.spin_us, settings.wait_s, 1,
 		settings.job.json);
 	secret_forget(&secret);
+	w.role.drain_ns = job_drain_ns(settings.drain_within_s, 7);
 	if (r == 0 && prepare(&w) == 0)
 		work(&w);
 	if (w.made_directory)

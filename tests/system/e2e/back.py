@@ -263,6 +263,19 @@ def who_cannot_be_removed_stays():
     hand.end()
 
 
+def server_that_cannot_hand_over_in_time_says_what_is_lost():
+    """No snapshot can be taken, since a worker stands still."""
+    hand = Hand("late", "tcp", more=["--drain-within", 2])
+    hand.servers[0].wait_event(is_event("snapshot"))
+    hand.workers[1].process.send_signal(signal.SIGSTOP)
+    lost = hand.lose("servers", 0, signal.SIGTERM)
+    said = [e["text"] for e in lost.events if e["event"] == "warning"]
+    assert len(said) == 1 and re.match(r"no snapshot within 1.25 s: the steps since the snapshot of step \d+ are lost", said[0]), said
+    hand.workers[1].process.send_signal(signal.SIGCONT)
+    hand.replace(0)
+    hand.end()
+
+
 def abort(hand, at):
     """An operator ends the job. All of its processes end, and say who asked and why."""
     job.finish("abort", "--join", hand.addresses[at], "--why", "lr is too high", "--json")
@@ -305,4 +318,5 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
          who_cannot_be_removed_stays, aborted_job_saves_and_does_not_go_back,
-         job_that_waits_for_a_lost_server_is_aborted, a_new_server_needs_a_number_and_time])
+         job_that_waits_for_a_lost_server_is_aborted, server_that_cannot_hand_over_in_time_says_what_is_lost,
+         a_new_server_needs_a_number_and_time])

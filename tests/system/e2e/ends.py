@@ -461,6 +461,12 @@ def abort_needs_a_server_and_a_short_reason():
     job.refused("abort", "--join", "tcp://127.0.0.1:9", "--wait", 0.3, says=["no answer: "], code=1)
 
 
+def time_for_an_end_is_a_number_of_seconds():
+    for command in "train", "run", "server", "worker":
+        for value in "0", "soon", "1e9":
+            job.refused(command, "--drain-within", value, says=[f"--drain-within {value}: "])
+
+
 tap.run([
     interrupt_saves_and_leaves_nobody,
     termination_saves_and_leaves_nobody,
@@ -490,4 +496,5 @@ tap.run([
     terminated_server_without_a_job_has_not_failed,
     aborted_job_of_a_launcher_saves_and_is_not_started_again,
     abort_needs_a_server_and_a_short_reason,
+    time_for_an_end_is_a_number_of_seconds,
 ])
