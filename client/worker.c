@@ -262,6 +262,9 @@ static void aborted(struct worker_server *s, const json_t *message)
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
 	w->by_operator = json_is_true(json_object_get(message, "final"));
+	w->results.can_resume =
+		w->results.can_resume ||
+		json_integer_value(json_object_get(message, "snapshot")) > 0;
 	if (!w->over)
 		w->view = json_incref(view);
 	/* The message may name another finisher, since the one that this worker knows

@@ -54,7 +54,8 @@ struct tern_worker_results {
 	bool alone;    /* only this worker failed: others may go on, and save */
 	bool cut;      /* the others go on, and this worker may come again (goes_back) */
 	bool left;     /* tern_worker_ask_to_leave(), and server 0 let this worker go */
-	bool was_last; /* `left`, and asked to save, as no other was seen to go on */
+	bool can_resume; /* a server has ended, and knows a snapshot to go on from */
+	bool was_last;   /* `left`, and asked to save, as no other was seen to go on */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
 	 * steps of this worker (saved_own); other workers have taken steps of their

@@ -47,9 +47,10 @@
  *                      the reason in "text". save: a process was asked to end, and worker
  *                      "finisher", or the one that would have finished, saves the present
  *                      parameters. From a server to server 0: server 0 ends the job. From
- *                      a worker before the steps: only this worker ends. "final":true: an
- *                      operator has ended the job, which neither goes back nor waits for
- *                      anybody, also before the steps (server/abort.c)
+ *                      a worker before the steps: only this worker ends. "snapshot":v: the
+ *                      job can go on from a snapshot of step v; 0: the sender knows of none.
+ *                      "final":true: an operator has ended the job, which neither goes back
+ *                      nor waits for anybody, also before the steps (server/abort.c)
  *   operator -> server {"type":"end", "by":..., "text":...}: end the job, for the reason in
  *                      "text", which may be empty. The answer is {"type":"ending"} or
  *                      "refused"

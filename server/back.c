@@ -95,10 +95,14 @@ static uint64_t drain_ns(const struct tern_server *s)
 	return s->opts.drain_ns ? s->opts.drain_ns : DRAIN_NS;
 }
 
-/* Only server 0 knows the newest snapshot that was published. */
+uint64_t back_newest(const struct tern_server *s)
+{
+	return TERN_MAX(s->history->snapshot.step, s->first_version);
+}
+
 static void warn_of_loss(struct tern_server *s)
 {
-	uint64_t step = TERN_MAX(s->history->snapshot.step, s->first_version);
+	uint64_t step = back_newest(s);
 	char since[60] = "since the newest snapshot";
 
 	if (s->index == 0 && step)

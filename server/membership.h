@@ -24,6 +24,8 @@ void back_leave(struct tern_server *s, const char *why);
 void back_on_abort(struct tern_server *s, const json_t *message, const char *why);
 /* The last worker is lost. */
 void back_without_workers(struct tern_server *s);
+/* The step of the newest snapshot that this server knows of; 0: none. Server 0 knows all. */
+uint64_t back_newest(const struct tern_server *s);
 void back_on_leaving(struct server_peer *server, const json_t *message);
 /* No snapshot is being taken any more. */
 void back_maybe(struct tern_server *s);

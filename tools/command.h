@@ -10,7 +10,10 @@ enum exit_code {
 	EXIT_OK = 0,
 	EXIT_JOB = 1,   /* the job or the measurement failed */
 	EXIT_INPUT = 2, /* the command or its input was wrong */
-			/* 128 + N: signal N asked the program to end */
+	/* SIGTERM asked a process of a job to end that can go on from a snapshot: EX_TEMPFAIL of
+	 * sysexits.h, for which batch systems can queue a job again */
+	EXIT_REQUEUE = 75,
+	/* 128 + N: signal N asked the program to end */
 };
 
 struct command {

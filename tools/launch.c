@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -438,6 +439,71 @@ void launch_take_saving(struct launch *l, struct child *c)
 {
 	c->saving = true;
 	l->safe = l->safe || launch_number(l, c) == 0;
+}
+
+void launch_take_snapshot(struct launch *l, const json_t *event)
+{
+	const json_t *step = json_object_get(event, "step");
+
+	if (!step)
+		return;
+	l->snapshot_count++;
+	if (json_object_get(event, "path"))
+		l->snapshot_step = json_integer_value(step);
+}
+
+/* Asks server 0 for a snapshot, and waits until one was published or has failed. False: none was
+ * in time. */
+static bool wait_for_snapshot(struct launch *l, uint64_t limit_ns)
+{
+	uint64_t since_ns = tern_clock_ns(), count = l->snapshot_count;
+
+	kill(l->sup.children[0].pid, SIGUSR1);
+	while (l->snapshot_count == count && l->sup.children[0].running && !l->safe &&
+		l->sup.interrupt_count < 2 && launch_ms_left(since_ns, limit_ns))
+		supervise_turn(&l->sup, launch_ms_left(since_ns, limit_ns));
+	return l->snapshot_count > count || l->safe;
+}
+
+void launch_drain(struct launch *l)
+{
+	const struct launch_settings *s = l->opts.settings;
+	uint64_t limit_ns = job_drain_ns(s->drain_within_s, 5);
+	char text[500], since[60] = "of this run";
+	bool taken;
+
+	if (l->sup.signal != SIGTERM || !s->snapshots.directory || !l->opts.servers ||
+		!l->sup.children[0].running || l->safe)
+		return;
+	l->drains = true;
+	taken = wait_for_snapshot(l, limit_ns);
+	l->drains = false;
+	if (l->snapshot_step)
+		snprintf(since, sizeof(since), "since the snapshot of step %lld",
+			(long long)l->snapshot_step);
+	if (!taken)
+		snprintf(text, sizeof(text),
+			"no snapshot within %.3g s: the steps %s are lost, and are made "
+			"again when the job goes on",
+			(double)limit_ns / 1e9, since);
+	else if (l->snapshot_step)
+		snprintf(text, sizeof(text),
+			"snapshot of step %lld; --resume %.300s goes on from it",
+			(long long)l->snapshot_step, s->snapshots.directory);
+	else
+		return; /* it has failed, which server 0 has told */
+	launch_report(l, l->command->name,
+		json_pack("{ss so}", "event", taken ? "note" : "warning", "text",
+			report_text(text)));
+}
+
+int launch_signal_code(const struct launch *l)
+{
+	const struct snapshot_settings *snapshots = &l->opts.settings->snapshots;
+
+	return l->sup.signal == SIGTERM && snapshots_can_resume(snapshots)
+		       ? EXIT_REQUEUE
+		       : 128 + l->sup.signal;
 }
 
 unsigned launch_leave_ms(const struct launch *l)

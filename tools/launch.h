@@ -132,6 +132,11 @@ struct launch {
 	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
 	/* Server 0 says that all workers have what they need, and writes the last snapshot. */
 	bool safe;
+	/* launch_drain() waits for a snapshot: the servers' answers to SIGUSR1 are not shown. */
+	bool drains;
+	json_int_t snapshot_step; /* of the newest snapshot; 0: none was published */
+	/* Snapshots that were published or have failed. */
+	uint64_t snapshot_count;
 	char error[512]; /* first error, of a child or of this process */
 };
 
@@ -198,6 +203,18 @@ void launch_report(struct launch *l, const char *who, json_t *event);
 /* Reports the loss of a worker to the user, in the event "lost". Does nothing if it was
  * told before. */
 void launch_tell_loss(struct launch *l, const struct child *c, const char *text);
+
+/* Takes an event that tells of a snapshot: "snapshot", or "warning" with the step of one that has
+ * failed. */
+void launch_take_snapshot(struct launch *l, const json_t *event);
+
+/* SIGTERM has asked this process to end: lets a snapshot be taken first, if the job takes some,
+ * and waits for it for at most 5 eighths of --drain-within. Says from which step on the job can go
+ * on, and what is lost. The steps have begun, and the children run. */
+void launch_drain(struct launch *l);
+
+/* The exit code of a job that a signal has ended. */
+int launch_signal_code(const struct launch *l);
 
 /* Time to end, for children that may have to save. They end by themselves within --drain-within,
  * and what still runs after that, and 1.5 s more, hangs. */

@@ -93,6 +93,7 @@ static int help_all(FILE *out)
 	      "  version    the version, and how it was built\n\n"
 	      "exit codes: 0 success, 1 the job failed, 2 the command or its input was "
 	      "wrong,\n"
+	      "75 ended by SIGTERM, and the job can go on from a snapshot (--resume),\n"
 	      "128+N ended by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)\n",
 		out);
 	return out == stdout ? EXIT_OK : EXIT_INPUT;

@@ -352,7 +352,8 @@ bool role_back_pause(struct role *role)
 static int exit_code(const struct role *role)
 {
 	if (role->signal && !role->left)
-		return 128 + role->signal;
+		return role->signal == SIGTERM && role->can_resume ? EXIT_REQUEUE
+								   : 128 + role->signal;
 	return role->code;
 }
 

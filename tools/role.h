@@ -64,6 +64,8 @@ struct role {
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */
+	/* The job can go on from a snapshot, so SIGTERM leads to EXIT_REQUEUE. */
+	bool can_resume;
 	/* set by role_cut(): if it expires, the process exits without waiting for peers */
 	struct tern_timer cut_timer;
 };
@@ -115,7 +117,7 @@ void role_loop(struct role *role);
 void role_cut(struct role *role);
 
 /* Calls role_cut() first, then frees the rest. Returns the exit code: after a signal, 128
- * plus its number, unless the role has left in good order. */
+ * plus its number, or EXIT_REQUEUE after SIGTERM if can_resume, unless the role has left in good order. */
 int role_close(struct role *role);
 
 /* Describes the error code `status`. For -ENOMEM the text names the limit of the process

@@ -286,12 +286,16 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_error(r, c, event);
 	} else if (strcmp(name, "progress") == 0) {
 		take_progress(r, c, event);
+	} else if (strcmp(name, "status") == 0 && r->l.drains) {
+		/* the answer to launch_drain(), which asks for a snapshot only */
 	} else if (strcmp(name, "log") == 0 || strcmp(name, "status") == 0) {
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&r->l.out, c->name, json_incref(event));
 	} else if (strcmp(name, "device") == 0 || strcmp(name, "warning") == 0 ||
 		   strcmp(name, "snapshot") == 0 ||
 		   (strcmp(name, "note") == 0 && first)) {
+		if (strcmp(name, "snapshot") == 0 || strcmp(name, "warning") == 0)
+			launch_take_snapshot(&r->l, event);
 		json_object_set_new(event, "who", json_string(c->name));
 		launch_report(&r->l, c->name, json_incref(event));
 	} else if (strcmp(name, "listening") == 0) {
@@ -464,9 +468,11 @@ static int conclude_interrupted(struct run *r)
 	snprintf(text, sizeof(text), "ended by %s: %u of %llu workers were running",
 		signals_name(signal), launch_running(&r->l, true),
 		(unsigned long long)r->l.opts.workers);
+	if (r->begun)
+		launch_drain(&r->l);
 	/* Programs that clean up at their end do it for one of these two. */
 	end_all(r, signal == SIGINT ? SIGINT : SIGTERM, launch_leave_ms(&r->l));
-	return launch_say_end(&r->l, 128 + signal, text);
+	return launch_say_end(&r->l, launch_signal_code(&r->l), text);
 }
 
 static void report_done(struct run *r)

@@ -135,6 +135,7 @@ static void stop(struct role *role, const char *why, bool save)
 	char text[120];
 
 	tern_server_stats(s->server, &stats);
+	role->can_resume = snapshots_can_resume(&s->settings->snapshots);
 	/* if no worker has ever joined, nothing is lost */
 	role->left = !stats.has_job && !role->back_ns;
 	snprintf(text, sizeof(text), "it was %s", why);
@@ -254,7 +255,8 @@ static void snapshot(void *arg, const struct tern_server_snapshot *n)
 			"no snapshot of step %llu: %s: nothing else is lost, and the "
 			"snapshots before stay",
 			(unsigned long long)n->step, n->why);
-		warning(arg, text);
+		role_report(arg, json_pack("{ss sI so}", "event", "warning", "step",
+					 (json_int_t)n->step, "text", report_text(text)));
 		return;
 	}
 	s->resumable = s->settings->snapshots.directory;
@@ -355,6 +357,7 @@ static void ended(void *arg, int status, const char *text)
 	struct role *role = arg;
 	struct server_role *s = arg;
 
+	role->can_resume = snapshots_can_resume(&s->settings->snapshots);
 	report_applied(s);
 	logdir_flush(s->logdir, tern_clock_ns());
 	if (status == -EAGAIN && goes_back(s, text))

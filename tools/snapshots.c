@@ -105,6 +105,13 @@ int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
 	return r;
 }
 
+bool snapshots_can_resume(const struct snapshot_settings *s)
+{
+	struct tern_snapshot_id id;
+
+	return s->directory && (s->resume || snapshots_newest(s->directory, &id) == 0);
+}
+
 bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id)
 {
 	const char *slash = strrchr(path, '/');

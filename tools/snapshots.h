@@ -21,6 +21,9 @@ struct snapshot_settings {
  * reading the directory. */
 int snapshots_newest(const char *directory, struct tern_snapshot_id *id);
 
+/* True if a job with these settings that ends now can go on from a snapshot. */
+bool snapshots_can_resume(const struct snapshot_settings *settings);
+
 int snapshots_parse_every(const char *text, void *at, struct message *why);
 
 /* Rows for a table of options; `field` of its settings is a struct snapshot_settings. */

@@ -327,8 +327,8 @@ static void take_worker_event(
 static bool is_for_all(struct train *t, const struct child *c, const char *name)
 {
 	return strcmp(name, "log") == 0 || strcmp(name, "device") == 0 ||
-	       strcmp(name, "status") == 0 || strcmp(name, "warning") == 0 ||
-	       strcmp(name, "snapshot") == 0 ||
+	       (strcmp(name, "status") == 0 && !t->l.drains) ||
+	       strcmp(name, "warning") == 0 || strcmp(name, "snapshot") == 0 ||
 	       (strcmp(name, "note") == 0 &&
 		       (launch_is_worker(&t->l, c) || launch_number(&t->l, c) == 0));
 }
@@ -370,6 +370,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 	const char *name = json_string_value(json_object_get(event, "event"));
 
 	note_saving(c, name);
+	if (name && (strcmp(name, "snapshot") == 0 || strcmp(name, "warning") == 0))
+		launch_take_snapshot(&t->l, event);
 	if (t->ending) {
 		take_last_event(t, c, event);
 		return;
@@ -532,7 +534,7 @@ static int conclude_interrupted(struct train *t)
 			(unsigned long long)(t->job->servers + t->job->workers));
 	snprintf(text, sizeof(text), "ended by %s at %s%s", signals_name(t->l.sup.signal),
 		where, t->job->save && !t->saved ? ": nothing was saved" : "");
-	return launch_say_end(&t->l, 128 + t->l.sup.signal, text);
+	return launch_say_end(&t->l, launch_signal_code(&t->l), text);
 }
 
 /* conclude() returns this if the job is to be started again. */
@@ -540,6 +542,8 @@ static int conclude_interrupted(struct train *t)
 
 static int conclude(struct train *t)
 {
+	if (t->l.sup.signal && t->begun)
+		launch_drain(&t->l);
 	t->ending = true;
 	if (t->l.sup.signal) {
 		supervise_end(&t->l.sup, 0, SIGTERM,

@@ -412,6 +412,7 @@ static void ended(void *arg, int status, const char *text,
 {
 	struct worker_role *w = arg;
 
+	w->role.can_resume = w->role.can_resume || results->can_resume;
 	if (results->saved_path) {
 		w->made_directory = false;
 		report_saved(w, results);

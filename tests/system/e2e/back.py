@@ -56,7 +56,7 @@ class Hand:
         lost = getattr(self, role)[index]
         lost.process.send_signal(how)
         lost.end()
-        assert lost.code == (-9 if how == signal.SIGKILL else 128 + how), f"exit code {lost.code}\n{lost.error}"
+        assert lost.code == {signal.SIGKILL: -9, signal.SIGTERM: job.REQUEUE}.get(how, 128 + how), f"exit code {lost.code}\n{lost.error}"
         return lost
 
     def replace(self, index):
@@ -175,7 +175,7 @@ def those_that_wait_can_be_ended():
     for process in hand.others(lost):
         process.process.send_signal(signal.SIGTERM)
     for process in hand.others(lost):
-        assert process.end() == 143, process.error
+        assert process.end() == job.REQUEUE, process.error
 
 
 def worker_that_was_lost_too_comes_later():

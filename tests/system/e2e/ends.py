@@ -455,6 +455,39 @@ def aborted_job_of_a_launcher_saves_and_is_not_started_again():
         assert not any(e["event"] == "restart" for e in running.events)
 
 
+def termination_with_snapshots_takes_one_and_asks_for_a_requeue():
+    """The same command with --resume comes to the bytes of a job without a break."""
+    snapshots = job.SCRATCH / "requeue-snapshots"
+    more = "--snapshots", snapshots, "--servers", 2, "--workers", 2
+    running, _ = training("requeue-first", *more)
+    at_work(running)
+    after(running, running.process.terminate, code=job.REQUEUE)
+    assert running.last["code"] == job.REQUEUE, running.last
+    said = [e["text"] for e in running.events if e["event"] == "note"]
+    assert re.fullmatch(r"snapshot of step \d+; --resume \S+ goes on from it", said[-1]), said
+    assert not [e for e in running.events if e["event"] == "status"], running.events
+    assert saved_by(*training("requeue-next", *more, "--resume", snapshots)) == undisturbed()
+
+
+def terminated_program_with_snapshots_asks_for_a_requeue():
+    snapshots = job.SCRATCH / "program-snapshots"
+    running, _ = launched("run", job.SCRATCH / "program", "--snapshots", snapshots)
+    after(running, running.process.terminate, code=job.REQUEUE)
+    assert any(re.match(r"snapshot of step \d+; --resume", e.get("text", "")) for e in running.events)
+
+
+def end_without_a_snapshot_asks_for_no_requeue():
+    """Ctrl-C takes none. Nor is one complete in time if a worker stands still, which is told."""
+    for number, name in (signal.SIGINT, "ctrl-c"), (signal.SIGTERM, "late"):
+        running, _ = launched("train", job.SCRATCH / name, "--snapshots", job.SCRATCH / f"{name}-snapshots",
+                              "--drain-within", 2)
+        if name == "late":
+            os.kill(running.pid_of("worker", 1), signal.SIGSTOP)
+        after(running, lambda: running.process.send_signal(number), code=128 + number)
+        said = [e["text"] for e in running.events if e["event"] == "warning"]
+        assert bool(said) == (name == "late") and all("no snapshot within 1.25 s" in s for s in said), said
+
+
 def abort_needs_a_server_and_a_short_reason():
     job.refused("abort", says=["--join is missing"])
     job.refused("abort", "--join", "tcp://127.0.0.1:9", "--why", "x" * 201, says=["--why", "201 bytes", "at most 200"])
@@ -495,6 +528,9 @@ tap.run([
     full_disk_at_the_end_loses_nothing,
     terminated_server_without_a_job_has_not_failed,
     aborted_job_of_a_launcher_saves_and_is_not_started_again,
+    termination_with_snapshots_takes_one_and_asks_for_a_requeue,
+    terminated_program_with_snapshots_asks_for_a_requeue,
+    end_without_a_snapshot_asks_for_no_requeue,
     abort_needs_a_server_and_a_short_reason,
     time_for_an_end_is_a_number_of_seconds,
 ])

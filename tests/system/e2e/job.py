@@ -20,6 +20,7 @@ from pathlib import Path
 import tap
 
 LIMIT_S = 240
+REQUEUE = 75  # exit code after SIGTERM if the job can go on from a snapshot
 # How many times as long a step takes as without a sanitizer.
 SLOWNESS = int(os.environ.get("TERN_TEST_SLOWNESS", "1"))
 MARK = "TERN_TEST_MARK"
