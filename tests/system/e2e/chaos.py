@@ -1,201 +1,195 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills processes of jobs that take snapshots (SIGKILL), at times that follow from the seed: servers, workers and the
-launcher, while processes join, while steps are made, while a snapshot is written, while a job goes on after another
-kill, and at the end. A launcher that was killed, or has given up, is started again by its user, with other numbers of
-servers and workers. Every second job is one whose processes a user starts by hand (chaos_hand.py). In the end each job has saved the bytes of a job that nothing has happened to. A kill counts only
-if the job was in the phase that was meant.
+"""Hurts jobs that take snapshots, at times that follow from the seed, while processes join, while steps are made, while
+a snapshot is written, while a job goes on after another fault, and at the end: kills, signals, stops, servers that are
+added and removed, full disks, and between two hosts cut links and lost packets. In the end each job has saved the bytes
+of a job that nothing has happened to. The kinds of jobs take turns:
 
-usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand]
+  launcher  tern train starts all processes (chaos_launched.py)
+  hand      a user starts servers and workers by hand (chaos_hand.py)
+  hosts     the same on two hosts (network namespaces), whose link is cut or loses packets
+  program   tern run, with a user's PyTorch model
+
+What the machine does not allow is left out, and a case in the output says so.
+
+usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand|hosts|program]
 """
 import argparse
 import collections
+import contextlib
 import functools
 import os
 import random
-import signal
-import statistics
+import subprocess
 import sys
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+TESTS = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TESTS / "harness"), str(TESTS / "python")]
+import frameworks  # noqa: E402
 import job  # noqa: E402
+import tap  # noqa: E402
 import undisturbed  # noqa: E402
+import wire  # noqa: E402
 from chaos_hand import HandStory  # noqa: E402
-from watched import HANG_S, Watched, until_new_step  # noqa: E402
+from chaos_launched import LaunchedStory  # noqa: E402
+from chaos_story import PHASES, Table  # noqa: E402
+from small_disk import SmallDisk  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
-PHASES = "join", "steps", "snapshot", "recovery", "end"
+PROGRAM_STEPS, PROGRAM_EVERY = 60, 6
+EXAMPLE = TESTS.parent / "docs" / "examples" / "torch_text.py"
 options = functools.partial(undisturbed.options, STEPS)
 
 
-class Life(Watched):
-    """One `tern train`, from its start to its end."""
-
-    def __init__(self, args, log, again):
-        self.mark, self.again = f"chaos-{os.getpid()}-{random.getrandbits(60)}", again
-        super().__init__([job.TERN, *args], log, env=dict(os.environ, **{job.MARK: self.mark}))
-
-    def phase(self, directory):
-        """What the job does just now."""
-        since = [e["event"] for e in list(self.events)]
-        again = self.again
-        if "restart" in since:
-            again = True
-            since = since[len(since) - since[::-1].index("restart"):]
-        if "progress" not in since:
-            return "recovery" if again else "join"
-        if any(e["event"] == "progress" and e["step"] == STEPS for e in list(self.events)):
-            return "end"
-        manifests = {p.stem for p in directory.glob("step-*.json")}
-        parts = {p.name.split(".")[0] for p in directory.glob("step-*.safetensors")}
-        return "snapshot" if parts - manifests else "steps"
-
-    def processes(self):
-        """{(role, index): pid}"""
-        found = {}
-        for pid, words in job.marked(self.mark).items():
-            if len(words) > 2 and words[1] in ("server", "worker"):
-                found[words[1], int(words[words.index("--index") + 1])] = pid
-            elif len(words) > 2 and words[1] == "train":
-                found["launcher", 0] = self.process.pid
-        return found
-
-    def wait(self):
-        self.process.wait()
-        self.reader.join()
-        # The kernel ends the children of a killed launcher, but not immediately.
-        job.wait_until(lambda: not job.marked(self.mark))
-        return self.process.returncode
+def train(launcher, results):
+    return ["train", *options(*launcher, "--save", results, "--overwrite")]
 
 
-class Story:
-    """One job, whatever becomes of its processes."""
+# ---- a program of PyTorch ----
 
-    def __init__(self, seed, kills_left):
-        self.rng = random.Random(seed)
-        self.seed, self.kills_left = seed, kills_left
-        self.directory, self.results = job.SCRATCH / f"{seed}-snapshots", job.SCRATCH / f"{seed}-results"
-        self.fabric = self.rng.choice(["shm", "tcp"])
-        self.killed, self.recovered_s, self.log = [], [], []
+def run_program(launcher, results):
+    results.mkdir(exist_ok=True)
+    text = job.SCRATCH / "text"
+    if not text.exists():
+        rng = random.Random(5)
+        text.write_text("".join(rng.choice("a tern moves tensors ") for _ in range(20_000)))
+    program = [frameworks.find("torch"), EXAMPLE, "--steps", PROGRAM_STEPS, text, results / "model.pt"]
+    return ["run", *launcher, "--", *program]
 
-    def start(self):
-        servers, workers = self.rng.randint(1, 3), self.rng.randint(1, 3)
-        more = ["--resume", self.directory] if list(self.directory.glob("step-*.json")) else []
-        self.life = Life(["train", *options(
-            "--fabric", self.fabric, "--servers", servers, "--workers", workers, "--save", self.results,
-            "--overwrite", "--snapshots", self.directory, "--snapshot-every", EVERY, *more), "--json"],
-            self.log, again=bool(self.killed))
 
-    def kill_in(self, phase):
-        """Kills a process when the job is in this phase. False: the job has ended, or was not in it for long."""
-        role = self.rng.choice(["server"] * 3 + ["worker"] * 2 + ["launcher"])
-        limit_s = time.monotonic() + 10
-        time.sleep(self.rng.uniform(0, 0.6) if phase == "steps" else self.rng.uniform(0, 0.05))
-        victims = []
-        while not victims:
-            if not self.life.lives() or time.monotonic() > limit_s:
-                return False
-            time.sleep(0.001)
-            if self.life.phase(self.directory) == phase:
-                victims = [v for v in self.life.processes() if v[0] == role]
-        victim = self.rng.choice(victims)
-        was = self.life.step()
+def saved_by_program(results):
+    return (results / "model.pt").read_bytes()
+
+
+@functools.cache
+def expected_of_program():
+    results = job.SCRATCH / "expected-program"
+    job.finish(*run_program(["--workers", 2, "--json"], results))
+    return saved_by_program(results)
+
+
+# ---- what the machine allows ----
+
+def try_hosts():
+    with wire.two_wired_hosts(0):
+        pass
+
+
+def try_disk():
+    SmallDisk(job.SCRATCH / "disk", 1 << 20).end()
+
+
+def try_program():
+    python = frameworks.find("torch")
+    if not python:
+        raise tap.Skip(frameworks.why_not("torch"))
+    done = subprocess.run([python, "-c", "import pytern.torch"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise tap.Skip(f"no pytern.torch here: {done.stderr.strip().splitlines()[-1]}")
+
+
+# What is left out where the machine does not allow it: how to find out, and the case of the output.
+PARTS = {"hosts": (try_hosts, "links between two hosts are cut and lose packets"),
+         "disk": (try_disk, "the disk of the snapshots is full for a while"),
+         "program": (try_program, "a model in PyTorch trains under tern run")}
+
+
+def find_missing():
+    """Why a part is left out, by its name."""
+    missing = {}
+    for name, (attempt, _) in PARTS.items():
         try:
-            os.kill(self.life.processes()[victim], signal.SIGKILL)
-        except (KeyError, ProcessLookupError):
-            return False
-        self.killed.append((phase, role))
-        self.log.append(f"--- killed {victim} in {phase}, at step {was}")
-        self.watch = time.monotonic(), was
-        return True
+            attempt()
+        except tap.Skip as why:
+            missing[name] = str(why)
+    return missing
 
-    def go_on(self):
-        """Starts the job again if its launcher is gone. True: it has ended well."""
-        if self.life.lives():
-            return False
-        if self.life.wait() == 0:
+
+# ---- the jobs ----
+
+def kind_of(seed, only, missing):
+    if only:
+        return only
+    if seed % 16 == 6 and "program" not in missing:
+        return "program"
+    if seed % 4 == 3 and "hosts" not in missing:
+        return "hosts"
+    return ["launcher", "hand"][seed % 2]
+
+
+def make_story(kind, seed, left, missing, resources):
+    """The story of a job, and the bytes that it has to save. Its disk and its hosts are closed with `resources`."""
+    if kind == "program":
+        story = LaunchedStory(seed, left, PROGRAM_STEPS, run_program, PROGRAM_EVERY)
+        return story, saved_by_program, expected_of_program()
+    disk = hosts = None
+    if kind == "hosts":
+        hosts = resources.enter_context(wire.two_wired_hosts(seed))
+    elif "disk" not in missing and random.Random(seed).random() < 0.3:
+        # Room for four snapshots, each with the parameters and the two state vectors of Adam.
+        disk = SmallDisk(job.SCRATCH / f"{seed}-disk", 14 * len(undisturbed.expected(STEPS)))
+        resources.callback(disk.end)
+    if kind == "launcher":
+        story = LaunchedStory(seed, left, STEPS, train, EVERY, disk)
+    else:
+        story = HandStory(seed, left, STEPS, options, EVERY, disk, hosts)
+    return story, undisturbed.saved, undisturbed.expected(STEPS)
+
+
+def live_through(kind, seed, left, missing, table):
+    """Returns whether the job has ended with the right bytes."""
+    with contextlib.ExitStack() as resources:
+        story, saved, expected = make_story(kind, seed, left, missing, resources)
+        try:
+            story.tell()
+            assert saved(story.results) == expected, "other bytes"
             return True
-        self.log.append(f"--- the launcher has ended with {self.life.process.returncode}")
-        self.start()
-        return False
+        except AssertionError as error:
+            print(f"seed {seed} ({kind}): {error}", *[n for n in story.log if n.startswith("---")], *story.log[-12:],
+                  sep="\n  ", flush=True)
+            return False
+        finally:
+            story.end()
+            table.take(story)
 
-    def measure(self):
-        """How long it takes until the job has made a step that it had not made before the kill."""
-        at_s, step = self.watch
-        life = self.life
-        took_s = until_new_step(at_s, step, life.step, lambda: life.heard_s, lambda: not life.lives())
-        if took_s is not None:
-            self.recovered_s.append(took_s)
 
-    def tell(self):
-        self.start()
-        for _ in range(self.rng.randint(1, 4)):
-            if len(self.killed) < self.kills_left and self.kill_in(self.rng.choice(PHASES)):
-                if self.rng.random() < 0.5:  # a second one, while the job goes on after the first
-                    self.go_on_soon()
-                    self.kill_in("recovery")
-                self.go_on_soon()
-                self.measure()
-        while not self.go_on():
-            assert time.monotonic() - self.life.heard_s < HANG_S, "no event: it hangs"
-            time.sleep(0.02)
+def report(table, jobs, failed, missing):
+    """Prints the table and the cases."""
+    table.show()
+    print(f"{table.count()} faults in {sum(jobs.values())} jobs: {failed} jobs have other bytes, or hang")
+    print(f"1..{1 + len(PARTS)}")
+    print("not ok" if failed else "ok", 1, "- every job has the bytes of an undisturbed one")
+    happened = {"hosts": jobs["hosts"], "disk": any(table.hit["full disk", phase] for phase in PHASES),
+                "program": jobs["program"]}
+    for number, (name, (_, case)) in enumerate(PARTS.items(), 2):
+        why = missing.get(name, "" if happened[name] else "none of these jobs")
+        print(f"ok {number} - {case}" + (f" # SKIP {why}" if why else ""))
 
-    def go_on_soon(self):
-        """Gives the launcher time to end, if it was killed or gives up."""
-        limit_s = time.monotonic() + 0.5
-        while time.monotonic() < limit_s and self.life.lives():
-            time.sleep(0.01)
-        self.go_on()
 
-    def end(self):
-        for pid in job.marked(self.life.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self.life.wait()
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tern")
+    parser.add_argument("--kills", type=int, default=20, help="how many faults are counted (default 20)")
+    parser.add_argument("--seed", type=int, default=1, help="the first of the seeds; each job has one (default 1)")
+    parser.add_argument("--only", choices=["launcher", "hand", "hosts", "program"], help="only jobs of this kind")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tern")
-    parser.add_argument("--kills", type=int, default=20, help="how many processes are killed (default 20)")
-    parser.add_argument("--seed", type=int, default=1, help="the first of the seeds; each job has one (default 1)")
-    parser.add_argument("--only", choices=["launcher", "hand"], help="only jobs that are started so")
-    asked = parser.parse_args()
+    asked = parse()
     job.use(asked.tern)
-    undisturbed.expected(STEPS)
-    table, recovered_s, jobs, seed, failed = collections.Counter(), [], 0, asked.seed, 0
-    while sum(table.values()) < asked.kills:
-        left = asked.kills - sum(table.values())
-        if (asked.only or ["launcher", "hand"][seed % 2]) == "hand":
-            story = HandStory(seed, left, options, STEPS, EVERY)
-        else:
-            story = Story(seed, left)
-        try:
-            story.tell()
-            assert undisturbed.saved(story.results) == undisturbed.expected(STEPS), "other bytes"
-        except AssertionError as error:
-            failed += 1
-            print(f"seed {seed}: {error}; killed: {story.killed}", *[n for n in story.log if n.startswith("---")],
-                  *story.log[-12:], sep="\n  ", flush=True)
-        finally:
-            story.end()
-        table.update(story.killed)
-        recovered_s += story.recovered_s
-        jobs += 1
+    os.environ["PYTHONPATH"] = str(Path(job.TERN).parent / "python")  # the package of this build
+    missing = find_missing()
+    if asked.only in missing:
+        sys.exit(f"chaos.py: --only {asked.only}: {missing[asked.only]}")
+    table, jobs, failed, seed = Table(), collections.Counter(), 0, asked.seed
+    while table.count() < asked.kills:
+        kind = kind_of(seed, asked.only, missing)
+        failed += not live_through(kind, seed, asked.kills - table.count(), missing, table)
+        jobs[kind] += 1
         seed += 1
-    for phase in PHASES:
-        print(f"killed in {phase}: " + ", ".join(
-            f"{table[phase, role]} {role}s" for role in ("server", "worker", "launcher")))
-    if recovered_s:
-        print(f"until a new step was made: median {statistics.median(recovered_s):.2f} s, "
-              f"longest {max(recovered_s):.2f} s, of {len(recovered_s)}")
-    print(f"{sum(table.values())} killed in {jobs} jobs: {failed} jobs have other bytes, or hang")
-    print("1..1")
-    print("not ok" if failed else "ok", 1, "- every job has the bytes of an undisturbed one")
+    report(table, jobs, failed, missing)
     sys.exit(1 if failed else 0)
 
 

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For chaos.py: a job whose servers and workers a user has started by hand, and starts again when they are lost: servers at
-other ports, and one of the others is told where they are. All others stay. Processes are killed (SIGKILL), asked to end
-(SIGTERM, SIGINT), or stopped for a while (SIGSTOP, SIGCONT)."""
-import random
+"""For chaos.py: a job whose servers and workers a user has started by hand, and starts again when they are lost:
+servers at other ports, and one of the others is told where they are. All others stay. Processes are killed (SIGKILL),
+asked to end (SIGTERM, SIGINT), or stopped for a while (SIGSTOP, SIGCONT). Servers are added, and removed by `tern
+drain`. On two hosts the link between them is cut, or loses packets."""
 import signal
+import subprocess
 import time
 
 import job
-from watched import HANG_S, Watched, until_new_step
+from chaos_story import Story
+from watched import Watched
 
 WAYS = [signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
+SERVERS_MAX = 4
 
 
 class Process(Watched):
-    """A server or worker."""
+    """A server or worker. `prefix`: the beginning of the command, such as one that runs it on another host."""
 
-    def __init__(self, args, log):
+    def __init__(self, prefix, args, log):
         self.begun_s = 0  # when the steps began
-        super().__init__([job.TERN, *args, "--json"], log, f"{args[0]} {args[args.index('--index') + 1]}: ")
+        super().__init__([*prefix, job.TERN, *args, "--json"], log, f"{args[0]} {args[args.index('--index') + 1]}: ")
 
     def take(self, event):
         if event["event"] == "begun":
@@ -29,38 +32,57 @@ class Process(Watched):
         return event is not None and event["event"] == "begun"
 
 
-class HandStory:
-    """`options` makes the options of a worker, of a job of so many steps; a snapshot is taken each `every` steps."""
+class HandStory(Story):
+    """`options` makes the options of a worker; a snapshot is taken each `every` steps. With `wire` each process runs on
+    one of its two hosts."""
 
-    def __init__(self, seed, kills_left, options, steps, every):
-        self.rng = random.Random(seed)
-        self.kills_left, self.options, self.steps, self.every = kills_left, options, steps, every
-        self.directory, self.results = job.SCRATCH / f"{seed}-snapshots", job.SCRATCH / f"{seed}-results"
-        self.fabric = self.rng.choice(["shm", "tcp"])
-        self.killed, self.recovered_s, self.log, self.former = [], [], [], []
+    def __init__(self, seed, left, steps, options, every, disk=None, wire=None):
+        super().__init__(seed, left, steps, disk)
+        self.options, self.every, self.wire = options, every, wire
+        self.fabric = "tcp" if wire else self.fabric
         # Over shm a server never comes at its old address, so another one must always know where it is.
-        self.counts = {"server": self.rng.randint(1 if self.fabric == "tcp" else 2, 3), "worker": self.rng.randint(1, 3)}
-        self.addresses = {}
-        self.processes = {}
+        self.least = 2 if self.fabric == "shm" else 1
+        self.servers = list(range(self.rng.randint(self.least, 3)))  # numbers of the servers that the user wants
+        self.members = set(self.servers)  # those that are in the job: one that is added is not, at first
+        self.worker_count = self.rng.randint(1, 3)
+        self.leaving = {}  # servers that are being removed: the server 0 that was told to do it
+        self.addresses, self.hosts, self.processes, self.former = {}, {}, {}, []
         self.moved_s = 0  # when a server came to its address
         self.hurt_s = 0  # when a server was killed or asked to end
+        self.secret = job.SCRATCH / "secret"
+        if not self.secret.exists():
+            self.secret.touch(0o600)
+            self.secret.write_text("a secret that the test has made up\n")
 
     # ---- what the user types ----
 
+    def host(self, role, index):
+        """The address and the prefix of the host where this process runs, also when it is started again."""
+        if not self.wire:
+            return "127.0.0.1", self.prefix
+        self.hosts.setdefault((role, index), self.rng.randrange(2))
+        return self.wire.hosts[self.hosts[role, index]]
+
     def start_server(self, index):
-        """A server that was lost comes elsewhere, if the user can name another one, and all know where the others are."""
-        others = [i for i in range(self.counts["server"]) if i != index]
-        again = index in self.addresses
+        """A server that was lost comes elsewhere, if the user can name another one, and all know where the others are.
+        Server 0 is named if it lives, since it adds those that are not in the job."""
+        others = [i for i in self.servers if i != index]
+        again, is_new = index in self.addresses, index not in self.members
         moves = again and others and self.is_settled(index)
-        old = self.addresses[index].split("://")[1] if again else None
-        where = [] if self.fabric == "shm" else ["--listen", "127.0.0.1:0" if moves or not again else old]
+        where = []
+        if self.fabric != "shm":
+            at = self.addresses[index].split("://")[1] if again and not moves and not is_new else None
+            where = ["--listen", at or f"{self.host('server', index)[0]}:0"]
         more = []
-        if again and others:
-            more = ["--join", ",".join(self.addresses[i] for i in others)]
-        elif again and list(self.directory.glob("step-*.json")):
+        if is_new:
+            more = ["--join", self.addresses[0]]
+        elif again and others:
+            more = ["--join", ",".join(self.addresses[i] for i in others if i in self.members)]
+        elif again and self.has_snapshots():
             more = ["--resume", self.directory]
-        self.take("server", index, ["server", "--fabric", self.fabric, "--index", index, *where, "--snapshots", self.directory,
-                                    "--snapshot-every", self.every, "--worker-timeout", 2, *more])
+        self.take("server", index, [
+            "server", "--fabric", self.fabric, "--index", index, *where, "--snapshots", self.directory,
+            "--snapshot-every", self.every, "--worker-timeout", 2, *more])
         server = self.processes["server", index]
         job.wait_until(lambda: server.last("listening") or not server.lives())
         if server.last("listening"):
@@ -68,106 +90,166 @@ class HandStory:
             self.addresses[index] = server.last("listening")["address"]
 
     def start_worker(self, index):
+        members = sorted(self.members)
         self.take("worker", index, [
-            "worker", *self.options("--fabric", self.fabric, "--servers", self.counts["server"], "--workers",
-                                    self.counts["worker"], "--save", self.results, "--overwrite"),
-            "--join", ",".join(self.addresses[i] for i in range(self.counts["server"])), "--index", index])
+            "worker", *self.options("--fabric", self.fabric, "--servers", len(members), "--workers", self.worker_count,
+                                    "--save", self.results, "--overwrite"),
+            "--join", ",".join(self.addresses[i] for i in members), "--index", index])
 
     def take(self, role, index, args):
         if (role, index) in self.processes:
             self.former.append(self.processes[role, index])
-        self.processes[role, index] = Process(args, self.log)
+        secret = ["--secret-file", self.secret] if self.wire else []
+        self.processes[role, index] = Process(self.host(role, index)[1], [*args, *secret], self.log)
 
     def start(self, role, index):
         self.start_server(index) if role == "server" else self.start_worker(index)
 
     def is_settled(self, but=None):
         """True if all servers (but one) are there, and all workers that live know where they are."""
-        servers = [self.processes["server", i] for i in range(self.counts["server"]) if i != but]
+        servers = [self.processes["server", i] for i in self.servers if i != but]
         return all(s.lives() and s.begun_s > self.moved_s for s in servers)
 
     def has_begun_since(self, then_s):
-        return all(self.processes["server", i].begun_s > then_s for i in range(self.counts["server"]))
+        return all(self.processes["server", i].begun_s > then_s for i in self.servers)
 
-    # ---- what happens ----
+    # ---- what chaos_story.py asks for ----
 
-    def is_done(self):
-        return any(p.last("done") for p in [*self.processes.values(), *self.former])
+    def all(self):
+        return [*self.processes.values(), *self.former]
+
+    def is_over(self):
+        return any(p.last("done") for p in self.all())
+
+    def lives(self):
+        return not self.is_over()
 
     def step(self):
-        return max((p.step() for p in [*self.processes.values(), *self.former]), default=0)
-
-    def phase(self):
-        living = [p for p in self.processes.values() if p.lives()]
-        if not all(p.makes_steps() for p in living):
-            return "recovery" if any(p.last("begun", "back") for p in living) else "join"
-        if self.step() == self.steps:
-            return "end"
-        manifests = {p.stem for p in self.directory.glob("step-*.json")}
-        return "snapshot" if {p.name.split(".")[0] for p in self.directory.glob("step-*.safetensors")} - manifests else "steps"
-
-    def hurt(self, phase):
-        """Ends or stops a process when the job is in this phase. None: the job has ended, or was not in it for long."""
-        limit_s = time.monotonic() + 5
-        time.sleep(self.rng.uniform(0, 0.6) if phase == "steps" else self.rng.uniform(0, 0.05))
-        while self.phase() != phase:
-            if self.is_done() or time.monotonic() > limit_s:
-                return None
-            time.sleep(0.001)
-        role = self.rng.choice(["server", "server", "worker"])
-        if self.fabric == "shm" and not (self.is_settled() and self.has_begun_since(self.hurt_s)):
-            role = "worker"
-        index, way = self.rng.randrange(self.counts[role]), self.rng.choice(WAYS)
-        victim, was = self.processes[role, index], self.step()
-        if not victim.lives() or self.is_done():
-            return None
-        victim.process.send_signal(way)
-        if role == "server" and way != signal.SIGSTOP:
-            self.hurt_s = time.monotonic()
-        self.killed.append((phase, role))
-        self.log.append(f"--- {way.name} to {role} {index} in {phase}, at step {was}")
-        self.watch = time.monotonic(), was
-        if way == signal.SIGSTOP:
-            time.sleep(self.rng.uniform(0, 3))
-            victim.process.send_signal(signal.SIGCONT)
-        return role, index
-
-    def replace_lost(self):
-        """The user starts again what has ended, after a while, unless the job is done."""
-        for (role, index), process in list(self.processes.items()):
-            if not process.lives() and not self.is_done():
-                time.sleep(self.rng.uniform(0, 0.5))
-                self.start(role, index)
+        return max((p.step() for p in self.all()), default=0)
 
     def heard_s(self):
         return max(p.heard_s for p in self.processes.values())
 
-    def measure(self):
-        """How long it takes until the job has made a step that it had not made before."""
-        at_s, step = self.watch
-        took_s = until_new_step(at_s, step, self.step, self.heard_s, self.is_done, self.replace_lost)
-        if took_s is not None:
-            self.recovered_s.append(took_s)
+    def stage(self):
+        living = [p for p in self.processes.values() if p.lives()]
+        if not all(p.makes_steps() for p in living):
+            return "recovery" if any(p.last("begun", "back") for p in self.all()) else "join"
+        return "end" if self.step() == self.steps else "steps"
+
+    def tend(self):
+        """The user starts again what has ended, after a while, unless the job is done."""
+        self.members |= {i for i in self.servers if self.processes["server", i].begun_s}
+        for index, zero in list(self.leaving.items()):
+            if not self.processes["server", index].lives():
+                self.former.append(self.processes.pop(("server", index)))
+                del self.leaving[index], self.addresses[index]
+            elif zero is not self.processes["server", 0]:  # it was lost before it had removed the server
+                del self.leaving[index]
+                self.servers.append(index)
+                self.members.add(index)
+        for (role, index), process in list(self.processes.items()):
+            if not process.lives() and not self.is_over():
+                time.sleep(self.rng.uniform(0, 0.5))
+                self.start(role, index)
+
+    def possible(self, phase):
+        chosen = [self.signal_one] * 3
+        if self.disk:
+            chosen += [self.fill_disk] * 5
+        if self.wire:
+            chosen += [self.cut_link] * 2 + [self.lose_packets] * 2
+        if not self.leaving and self.processes["server", 0].lives() and (phase == "join" or self.is_settled()):
+            chosen += [self.add_server] * (len(self.servers) < SERVERS_MAX)
+            chosen += [self.drain_server] * (len(self.servers) > self.least)
+        return chosen
+
+    # ---- what happens ----
+
+    def signal_one(self, phase):
+        """Ends or stops a process."""
+        role = self.rng.choice(["server", "server", "worker"])
+        if self.fabric == "shm" and not (self.is_settled() and self.has_begun_since(self.hurt_s)):
+            role = "worker"
+        victims = [(i, p) for i in (self.servers if role == "server" else range(self.worker_count))
+                   if (p := self.processes.get((role, i))) and p.lives()]
+        if not victims or self.is_over():
+            return False
+        (index, victim), way = self.rng.choice(victims), self.rng.choice(WAYS)
+        fault = {signal.SIGKILL: f"kill {role}", signal.SIGTERM: f"SIGTERM {role}"}.get(way, way.name)
+        is_hit = self.strike(fault, phase, f"{way.name} to {role} {index}", lambda: victim.process.send_signal(way))
+        if role == "server" and way != signal.SIGSTOP:
+            self.hurt_s = time.monotonic()
+        if way == signal.SIGSTOP:
+            time.sleep(self.rng.uniform(0, 3))
+            victim.process.send_signal(signal.SIGCONT)
+            self.is_over_now(fault)
+        elif way == signal.SIGKILL:
+            victim.process.wait()
+            is_hit = is_hit and victim.process.returncode == -signal.SIGKILL  # it had not ended by itself before
+        return self.count(fault, phase, is_hit)
+
+    def add_server(self, phase):
+        index = min(set(range(SERVERS_MAX + 1)) - set(self.servers) - set(self.leaving))
+        is_hit = self.strike("add", phase, f"server {index} is added", lambda: self.start_server(index))
+        self.servers.append(index)
+        return self.count("add", phase, is_hit and self.processes["server", index].last("listening") is not None)
+
+    def drain_server(self, phase):
+        index, codes = self.rng.choice([i for i in self.servers if i]), []
+        prefix = self.host("server", 0)[1]
+        secret = ["--secret-file", self.secret] if self.wire else []
+        words = [*prefix, job.TERN, "drain", "--join", self.addresses[0], "--server", str(index), *map(str, secret)]
+
+        def drain():
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            codes.append(done.returncode)
+            self.log.append(f"--- tern drain: {done.returncode}: {done.stdout}{done.stderr}".rstrip())
+        is_hit = self.strike("drain", phase, f"server {index} is removed", drain)
+        if codes == [0]:
+            self.servers.remove(index)
+            self.members.discard(index)
+            self.leaving[index] = self.processes["server", 0]
+        # At the end of the job nothing is removed any more, and the command says so.
+        return self.count("drain", phase, is_hit and (codes == [0] or phase == "end"))
+
+    def cut_link(self, phase):
+        return self.disturb_link("cut", phase, 1, self.rng.uniform(0.2, 3))
+
+    def lose_packets(self, phase):
+        return self.disturb_link("loss", phase, 0.05, self.rng.uniform(1, 4))
+
+    def disturb_link(self, fault, phase, share, long_s):
+        """The wire drops this share of the packets for so long."""
+        dropped = []
+        is_hit = self.strike(fault, phase, f"the link drops {share:.0%} for {long_s:.1f} s",
+                             lambda: dropped.append(self.wire.lose(share)))
+        self.tend_until(lambda: False, long_s)
+        dropped.append(self.wire.lose(0))
+        self.log.append(f"--- the link is whole again, {dropped[1] - dropped[0]} packets were dropped")
+        self.is_over_now(fault)
+        return self.count(fault, phase, is_hit and dropped[1] > dropped[0])
 
     def tell(self):
-        for role in "server", "worker":
-            for index in range(self.counts[role]):
-                self.start(role, index)
+        for index in self.servers:
+            self.start_server(index)
+        for index in range(self.worker_count):
+            self.start_worker(index)
+        phases = ["steps", "steps", "snapshot", "end"]
+        if self.rng.random() < 0.3 and self.hurt("join"):
+            self.tend()
+            self.measure()
         for _ in range(self.rng.randint(1, 4)):
-            if len(self.killed) >= self.kills_left or not self.hurt(self.rng.choice(["steps", "steps", "snapshot", "end"])):
+            if not self.hurt(self.rng.choice(phases)):
                 continue
             if self.rng.random() < 0.6:  # a second one, while the job goes back
                 self.hurt("recovery")
-            self.replace_lost()
+            self.tend()
             if self.rng.random() < 0.3:  # a third one, once the first is started again
                 self.hurt("recovery")
             self.measure()
-        while not self.is_done():
-            assert time.monotonic() - self.heard_s() < HANG_S, "no event: it hangs"
-            self.replace_lost()
-            time.sleep(0.02)
+        self.tend_to_the_end()
         job.wait_until(lambda: all(not p.lives() or not p.makes_steps() for p in self.processes.values()), limit_s=30)
 
     def end(self):
-        for process in [*self.processes.values(), *self.former]:
+        for process in self.all():
             process.end()
