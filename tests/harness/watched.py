@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 
-HANG_S = 90  # a job without any event for so long hangs
+HANG_S = 90  # a job without any event for so long hangs; events `waiting` say only that it still waits
 
 
 class Watched:
@@ -30,7 +30,8 @@ class Watched:
                 event = json.loads(line)
             except ValueError:
                 continue  # the beginning of a line: the process was killed
-            self.heard_s = time.monotonic()
+            if event["event"] != "waiting":
+                self.heard_s = time.monotonic()
             self.take(event)
             self.events.append(event)
 

@@ -9,10 +9,11 @@ of a job that nothing has happened to. The kinds of jobs take turns:
   hand      a user starts servers and workers by hand (chaos_hand.py)
   hosts     the same on two hosts (network namespaces), whose link is cut or loses packets
   program   tern run, with a user's PyTorch model
+  mnist     as launcher, with the images of MNIST, which TERN_DATA_DIR names
 
 What the machine does not allow is left out, and a case in the output says so.
 
-usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand|hosts|program]
+usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand|hosts|program|mnist]
 """
 import argparse
 import collections
@@ -38,12 +39,29 @@ from small_disk import SmallDisk  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
 PROGRAM_STEPS, PROGRAM_EVERY = 60, 6
+MNIST_STEPS, MNIST_EVERY = job.enough(600), job.enough(40)
 EXAMPLE = TESTS.parent / "docs" / "examples" / "torch_text.py"
 options = functools.partial(undisturbed.options, STEPS)
 
 
 def train(launcher, results):
     return ["train", *options(*launcher, "--save", results, "--overwrite")]
+
+
+# ---- MNIST ----
+
+def train_mnist(launcher, results):
+    data = job.data_dir()
+    return ["train", *launcher, "--model", "mlp:128", "--data", data / "t10k-images-idx3-ubyte.gz",
+            "--labels", data / "t10k-labels-idx1-ubyte.gz", "--split", "8000:2000", "--optimizer", "adam",
+            "--slots", 3, "--batch", 32, "--steps", MNIST_STEPS, "--seed", 7, "--save", results, "--overwrite"]
+
+
+@functools.cache
+def expected_of_mnist():
+    results = job.SCRATCH / "expected-mnist"
+    job.finish(*train_mnist(["--fabric", "shm"], results))
+    return undisturbed.saved(results)
 
 
 # ---- a program of PyTorch ----
@@ -92,7 +110,8 @@ def try_program():
 # What is left out where the machine does not allow it: how to find out, and the case of the output.
 PARTS = {"hosts": (try_hosts, "links between two hosts are cut and lose packets"),
          "disk": (try_disk, "the disk of the snapshots is full for a while"),
-         "program": (try_program, "a model in PyTorch trains under tern run")}
+         "program": (try_program, "a model in PyTorch trains under tern run"),
+         "mnist": (job.data_dir, "MNIST trains under tern train")}
 
 
 def find_missing():
@@ -111,8 +130,9 @@ def find_missing():
 def kind_of(seed, only, missing):
     if only:
         return only
-    if seed % 16 == 6 and "program" not in missing:
-        return "program"
+    for kind, turn in ("program", 6), ("mnist", 14):
+        if seed % 16 == turn and kind not in missing:
+            return kind
     if seed % 4 == 3 and "hosts" not in missing:
         return "hosts"
     return ["launcher", "hand"][seed % 2]
@@ -123,6 +143,9 @@ def make_story(kind, seed, left, missing, resources):
     if kind == "program":
         story = LaunchedStory(seed, left, PROGRAM_STEPS, run_program, PROGRAM_EVERY)
         return story, saved_by_program, expected_of_program()
+    if kind == "mnist":
+        story = LaunchedStory(seed, left, MNIST_STEPS, train_mnist, MNIST_EVERY)
+        return story, undisturbed.saved, expected_of_mnist()
     disk = hosts = None
     if kind == "hosts":
         hosts = resources.enter_context(wire.two_wired_hosts(seed))
@@ -161,7 +184,7 @@ def report(table, jobs, failed, missing):
     print(f"1..{1 + len(PARTS)}")
     print("not ok" if failed else "ok", 1, "- every job has the bytes of an undisturbed one")
     happened = {"hosts": jobs["hosts"], "disk": any(table.hit["full disk", phase] for phase in PHASES),
-                "program": jobs["program"]}
+                "program": jobs["program"], "mnist": jobs["mnist"]}
     for number, (name, (_, case)) in enumerate(PARTS.items(), 2):
         why = missing.get(name, "" if happened[name] else "none of these jobs")
         print(f"ok {number} - {case}" + (f" # SKIP {why}" if why else ""))
@@ -172,7 +195,8 @@ def parse():
     parser.add_argument("tern")
     parser.add_argument("--kills", type=int, default=20, help="how many faults are counted (default 20)")
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds; each job has one (default 1)")
-    parser.add_argument("--only", choices=["launcher", "hand", "hosts", "program"], help="only jobs of this kind")
+    parser.add_argument("--only", choices=["launcher", "hand", "hosts", "program", "mnist"],
+                        help="only jobs of this kind")
     return parser.parse_args()
 
 
