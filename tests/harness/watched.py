@@ -12,7 +12,7 @@ HANG_S = 90  # a job without any event for so long hangs; events `waiting` say o
 class Watched:
     """A process that prints a line of JSON for each event. `log` gets its lines, each after `name`. More arguments are
     those of subprocess.Popen. `events` and `heard_s` may be read by any thread; all else is for the thread that made
-    it."""
+    it. Each event gets `heard_s`, too: when it was read, in seconds of time.monotonic()."""
 
     def __init__(self, command, log=None, name="", **more):
         self.events, self.heard_s = [], time.monotonic()
@@ -30,8 +30,9 @@ class Watched:
                 event = json.loads(line)
             except ValueError:
                 continue  # the beginning of a line: the process was killed
+            event["heard_s"] = time.monotonic()
             if event["event"] != "waiting":
-                self.heard_s = time.monotonic()
+                self.heard_s = event["heard_s"]
             self.take(event)
             self.events.append(event)
 

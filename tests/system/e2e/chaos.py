@@ -31,11 +31,11 @@ import frameworks  # noqa: E402
 import job  # noqa: E402
 import tap  # noqa: E402
 import undisturbed  # noqa: E402
-import wire  # noqa: E402
 from chaos_hand import HandStory  # noqa: E402
 from chaos_launched import LaunchedStory  # noqa: E402
 from chaos_story import PHASES, Table  # noqa: E402
 from small_disk import SmallDisk  # noqa: E402
+from wired_hosts import two_wired_hosts  # noqa: E402
 
 STEPS, EVERY = job.enough(2400), job.enough(150)
 PROGRAM_STEPS, PROGRAM_EVERY = 60, 6
@@ -90,7 +90,7 @@ def expected_of_program():
 # ---- what the machine allows ----
 
 def try_hosts():
-    with wire.two_wired_hosts(0):
+    with two_wired_hosts(0):
         pass
 
 
@@ -148,7 +148,7 @@ def make_story(kind, seed, left, missing, resources):
         return story, undisturbed.saved, expected_of_mnist()
     disk = hosts = None
     if kind == "hosts":
-        hosts = resources.enter_context(wire.two_wired_hosts(seed))
+        hosts = resources.enter_context(two_wired_hosts(seed))
     elif "disk" not in missing and random.Random(seed).random() < 0.3:
         # Room for four snapshots, each with the parameters and the two state vectors of Adam.
         disk = SmallDisk(job.SCRATCH / f"{seed}-disk", 14 * len(undisturbed.expected(STEPS)))

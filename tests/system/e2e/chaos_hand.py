@@ -127,6 +127,9 @@ class HandStory(Story):
     def step(self):
         return max((p.step() for p in self.all()), default=0)
 
+    def events(self):
+        return [event for process in self.all() for event in list(process.events)]
+
     def heard_s(self):
         return max(p.heard_s for p in self.processes.values())
 

@@ -83,6 +83,9 @@ class LaunchedStory(Story):
     def step(self):
         return self.life.step()
 
+    def events(self):
+        return list(self.life.events)
+
     def heard_s(self):
         return self.life.heard_s
 

@@ -54,7 +54,7 @@ def times(all_s):
 class Story:
     """One job, whatever happens to its processes. At most `left` faults are counted. A subclass has stage(), which says
     in which of the phases the job is by its events alone; is_over(): it has ended well; lives(): it may come to another
-    phase without its user; step() and heard_s(); tend(), which does what the user does meanwhile; and possible(), the
+    phase without its user; step(), heard_s() and events(); tend(), which does what the user does meanwhile; and possible(), the
     faults that can happen now."""
 
     def __init__(self, seed, left, steps, disk=None):
@@ -81,7 +81,8 @@ class Story:
 
     def wait_for(self, phase):
         """Waits until the job is in this phase, at a random moment. False: it has ended, or does not come to it."""
-        limit_s = time.monotonic() + 5
+        # A recovery begins soon after a fault, or this fault needs none.
+        limit_s = time.monotonic() + (1.5 if phase == "recovery" else 5)
         time.sleep(self.rng.uniform(0, 0.6) if phase == "steps" else self.rng.uniform(0, 0.05))
         while self.phase() != phase:
             if not self.lives() or time.monotonic() > limit_s:
@@ -142,9 +143,10 @@ class Story:
     def measure(self):
         """How long it takes until the job has made a step that it had not made before."""
         fault, at_s, step = self.watch
-        took_s = until_new_step(at_s, step, self.step, self.heard_s, self.is_over, self.tend)
-        if took_s is not None:
-            self.recovered_s.append((fault, took_s))
+        if until_new_step(at_s, step, self.step, self.heard_s, self.is_over, self.tend) is not None:
+            # It may have been made long before, while the next fault was waited for.
+            made_s = min(e["heard_s"] for e in self.events() if e["event"] == "progress" and e["step"] > step)
+            self.recovered_s.append((fault, max(0, made_s - at_s)))
 
     def tend_to_the_end(self):
         while not self.is_over():
