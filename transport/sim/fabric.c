@@ -230,10 +230,15 @@ void tern_sim_fabric_part(
 	}
 }
 
-static void stop_reading(struct sim_port *port)
+/* Ends what the process reads in place, also beyond the end of the conns. */
+static void stop_reading(struct tern_sim_process *process)
 {
-	tern_list_for_each_safe (n, &port->peeks)
-		sim_read_no_more(tern_list_entry(n, struct reading, node));
+	tern_list_for_each_safe (n, tern_sim_readings(tern_sim_of(process))) {
+		struct reading *reading = tern_list_entry(n, struct reading, of_sim);
+
+		if (reading->reader->process == process)
+			sim_read_no_more(reading);
+	}
 }
 
 void tern_sim_fabric_crash(struct tern_sim_process *process)
@@ -246,12 +251,12 @@ void tern_sim_fabric_crash(struct tern_sim_process *process)
 		if (port_of(l->base.port)->process == process)
 			tern_list_remove(&l->node);
 	}
+	stop_reading(process);
 	tern_list_for_each (n, tern_sim_conns(sim)) {
 		struct side *s = tern_list_entry(n, struct side, of_sim);
 
 		if (side_port(s)->process != process)
 			continue;
-		stop_reading(side_port(s));
 		if (s->other)
 			end_at(s->other,
 				s->base.caps & TERN_CAP_BOUND ? -EPIPE : -ECONNRESET,

@@ -76,7 +76,9 @@ struct side {
 /* Memory of a peer that a port reads in place (peek()), perhaps beyond the end of the
  * conn. */
 struct reading {
-	struct tern_list node;
+	/* node: in reader->peeks; of_sim: in the simulator's list of all readings */
+	struct tern_list node, of_sim;
+	struct sim_port *reader;
 	/* End of the connection that owns the memory; this structure holds a reference
 	 * to it. */
 	struct side *owner;

@@ -367,11 +367,13 @@ static void begin_reading(struct sim_port *port, struct side *owner, const void 
 	struct reading *reading = calloc(1, sizeof(*reading));
 
 	tern_assert(reading);
+	reading->reader = port;
 	reading->owner = owner;
 	reading->data = data;
 	owner->refs++;
 	owner->reader_count++;
 	tern_list_push(&port->peeks, &reading->node);
+	tern_list_push(tern_sim_readings(sim_of(port)), &reading->of_sim);
 }
 
 int sim_peek(struct tern_conn *conn, struct tern_op *op, const struct tern_region *remote,
@@ -404,6 +406,7 @@ void sim_read_no_more(struct reading *reading)
 	struct side *owner = reading->owner;
 
 	tern_list_remove(&reading->node);
+	tern_list_remove(&reading->of_sim);
 	free(reading);
 	if (owner->reader_count && --owner->reader_count == 0 &&
 		owner->state == SIDE_ENDED)

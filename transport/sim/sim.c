@@ -27,7 +27,7 @@ struct tern_sim {
 	uint64_t now_ns, order, hash;
 	struct tern_sim_event **heap;
 	uint32_t event_count, capacity;
-	struct tern_list processes, disks, lsns, conns;
+	struct tern_list processes, disks, lsns, conns, readings;
 	bool broken;
 	struct part parts[PARTS_MAX];
 };
@@ -450,6 +450,7 @@ struct tern_sim *tern_sim_new(const struct tern_sim_opts *opts)
 	tern_list_init(&sim->disks);
 	tern_list_init(&sim->lsns);
 	tern_list_init(&sim->conns);
+	tern_list_init(&sim->readings);
 	tern_sim_disk_opts(tern_sim_disk_new(sim))->fail_permille =
 		opts->file_fail_permille;
 	return sim;
@@ -622,6 +623,11 @@ const struct tern_sim_opts *tern_sim_opts(const struct tern_sim *sim)
 struct tern_list *tern_sim_lsns(struct tern_sim *sim)
 {
 	return &sim->lsns;
+}
+
+struct tern_list *tern_sim_readings(struct tern_sim *sim)
+{
+	return &sim->readings;
 }
 
 struct tern_list *tern_sim_conns(struct tern_sim *sim)

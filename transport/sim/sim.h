@@ -147,6 +147,7 @@ bool tern_sim_broken(const struct tern_sim *sim);
 bool tern_sim_parted(const struct tern_sim_process *a, const struct tern_sim_process *b);
 struct tern_list *tern_sim_lsns(struct tern_sim *sim);
 struct tern_list *tern_sim_conns(struct tern_sim *sim);
+struct tern_list *tern_sim_readings(struct tern_sim *sim);
 const char *tern_sim_process_name(const struct tern_sim_process *process);
 bool tern_sim_crashed(const struct tern_sim_process *process);
 void tern_sim_fabric_crash(struct tern_sim_process *process);
