@@ -167,7 +167,7 @@ static const struct word {
 	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
 	{"snapshot", ZERO, SYNC_MODE, snapshots_on_begin},
 	{"snapshot_wanted", SERVER, SYNC_MODE, on_snapshot_wanted},
-	{"leaving", SERVER, SYNC_STEPS, back_on_leaving},
+	{"leaving", SERVER, SYNC_MODE, back_on_leaving},
 	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},
 	{"removed", ZERO, ANY_TIME, on_removed},
