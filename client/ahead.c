@@ -100,13 +100,15 @@ int tern_session_ahead_sized(struct tern_session *s, struct tern_slot_info *info
 uint64_t tern_session_record(
 	const struct tern_session *s, uint64_t step, uint32_t slot, uint32_t j)
 {
-	const struct tern_worker *w = s->worker;
+	const struct tern_ps_job *job = &s->job;
 
-	if (!s->started || s->job.records == 0 || j >= w->job.batch ||
-		(w->job.mode == TERN_MODE_ASYNC ? slot > 0 : slot >= w->job.slots))
+	/* Any thread may be here, so the worker, which may be another one soon, is not used. */
+	if (!s->started || job->records == 0 || j >= job->batch ||
+		(job->mode == TERN_MODE_ASYNC ? slot > 0 : slot >= job->slots))
 		return UINT64_MAX;
-	return tern_work_record(&(struct tern_work){.seed = w->job.seed,
-					.record_count = w->job.records,
-					.first = slots_first_record(w, step, slot)},
+	return tern_work_record(
+		&(struct tern_work){.seed = job->seed,
+			.record_count = job->records,
+			.first = slots_first_record(job, s->index, step, slot)},
 		j);
 }

@@ -255,6 +255,7 @@ static void checked(struct tern_task *task)
 	struct tern_worker *w = tern_container_of(task, struct tern_worker, finish_task);
 	struct tern_computer *computer = w->opts.computer;
 
+	w->checking = false;
 	if (w->over)
 		return;
 	w->evaluation = (struct tern_evaluation){
@@ -434,6 +435,7 @@ void finish_run(struct tern_worker *w)
 	w->finish_task.done = checked;
 	w->finish_task.cost_ns = CHECK_COST_NS;
 	r = tern_env_submit(w->env, &w->finish_task);
+	w->checking = r == 0;
 	if (r == -ENOTSUP) { /* the environment of a program has no threads for tasks */
 		check(&w->finish_task);
 		checked(&w->finish_task);

@@ -127,6 +127,14 @@ int give_init(struct tern_worker *w)
 	return 0;
 }
 
+bool give_is_moving(const struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->give_count; i++)
+		if (w->give_parts[i].req.status == -EINPROGRESS)
+			return true;
+	return false;
+}
+
 void give_fini(struct tern_worker *w)
 {
 	free(w->give_parts);

@@ -16,7 +16,6 @@
 #include "base/rng.h"
 #include "base/sized.h"
 #include "client/session_state.h"
-#include "client/worker.h"
 #include "transport/memory/mem.h"
 
 /* Sums of losses times weights stay finite. */
@@ -108,6 +107,7 @@ static void on_revoke(struct tern_computer *computer, struct tern_work *work)
 	struct tern_session *s = of_computer(computer);
 
 	tern_assert(s->slot.work == work);
+	verify_revoked(&s->verify);
 	if (s->slot.held && !s->slot.early) {
 		s->slot.revoked = true;
 	} else {
@@ -132,15 +132,19 @@ static void on_evaluate(
 
 	s->final = evaluation->params;
 	s->evaluation = evaluation;
+	s->was_finisher = true;
 	tell(s);
+}
+
+void session_note(struct tern_session *s, const char *text)
+{
+	if (s->opts.note)
+		s->opts.note(s->opts.arg, text);
 }
 
 static void note(void *arg, const char *text)
 {
-	struct tern_session *s = arg;
-
-	if (s->opts.note)
-		s->opts.note(s->opts.arg, text);
+	session_note(arg, text);
 }
 
 static void lost(void *arg, uint32_t worker, const char *text)
@@ -164,16 +168,23 @@ static int end_status(int status)
 	}
 }
 
+void session_end(struct tern_session *s, int status, const char *text)
+{
+	s->ended = true;
+	s->status = end_status(status);
+	snprintf(s->end_text, sizeof(s->end_text), "%s", text);
+	tell(s);
+}
+
 static void ended(void *arg, int status, const char *text,
 	const struct tern_worker_results *results)
 {
 	struct tern_session *s = arg;
 
-	(void)results;
-	s->ended = true;
-	s->status = end_status(status);
-	snprintf(s->end_text, sizeof(s->end_text), "%s", text);
-	tell(s);
+	if (session_back_ended(s, status, text, results->cut))
+		tell(s);
+	else
+		session_end(s, status, text);
 }
 
 /* ---- before the start ---- */
@@ -220,7 +231,9 @@ int tern_session_new_sized(struct tern_context *ctx, const struct tern_session_o
 		return -ENOMEM;
 	r = tern_read_sized(&s->opts, sizeof(s->opts), opts, opts_bytes);
 	if (r == 0)
-		r = s->opts.join ? read_servers(&s->job, s->opts.join) : -EINVAL;
+		r = s->opts.join && s->opts.server_wait_s <= (int64_t)TERN_SERVER_WAIT_MAX
+			    ? read_servers(&s->job, s->opts.join)
+			    : -EINVAL;
 	if (r < 0) {
 		tern_session_free(s);
 		return r;
@@ -244,6 +257,7 @@ void tern_session_free(struct tern_session *s)
 	if (!s)
 		return;
 	tern_worker_free(s->worker);
+	session_back_fini(s);
 	if (!s->settled)
 		session_forget_tensors(s);
 	tern_ps_job_fini(&s->job);
@@ -255,23 +269,27 @@ void tern_session_free(struct tern_session *s)
 	free(s);
 }
 
-int session_join(struct tern_session *s, const float *const *given)
+int session_join(struct tern_session *s, const float *const *given,
+	struct tern_worker_pools *pools)
 {
+	struct tern_ps_job job = s->job;
+	struct tern_worker_opts opts = {.domain = tern_context_domain(s->ctx),
+		.ctx = s->ctx,
+		.computer = &s->computer,
+		.job = &job,
+		.index = s->index,
+		.given = given,
+		.pools = pools,
+		.note = note,
+		.lost = lost,
+		.waiting = note,
+		.ended = ended,
+		.arg = s};
 	struct tern_ps_text why;
-	int r = tern_worker_new(
-		&(struct tern_worker_opts){.domain = tern_context_domain(s->ctx),
-			.ctx = s->ctx,
-			.computer = &s->computer,
-			.job = &s->job,
-			.index = s->index,
-			.given = given,
-			.note = note,
-			.lost = lost,
-			.waiting = note,
-			.ended = ended,
-			.arg = s},
-		&s->worker, &why);
+	int r;
 
+	session_back_join(s, &opts, &job);
+	r = tern_worker_new(&opts, &s->worker, &why);
 	return r < 0 ? session_complain(s, end_status(r), "%s", why.text) : 0;
 }
 
@@ -306,6 +324,12 @@ static bool is_repeated(const struct tern_slot *slot)
 	return slot->held && !slot->early && slot->session->verify.phase == VERIFY_SECOND;
 }
 
+/* True if all steps are done, and no loss of a server can change that for the program. */
+static bool is_complete(const struct tern_session *s)
+{
+	return s->final && (!s->back.wait_ns || s->was_finisher || s->ended);
+}
+
 int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	struct tern_slot_info *info, size_t info_bytes)
 {
@@ -317,7 +341,7 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	if (slot->held)
 		return session_complain(
 			s, -EBUSY, "the previous slot has not been ended");
-	if (s->final)
+	if (is_complete(s))
 		return session_complain(s, -ENODATA, "all steps are done");
 	if (s->ended)
 		return how_it_ended(s);
@@ -332,6 +356,7 @@ int tern_session_next_sized(struct tern_session *s, struct tern_slot **out,
 	own.repeated = is_repeated(slot);
 	own.evaluate = slot->evaluate;
 	own.early = slot->early;
+	own.rolled_back_from = session_back_given(s, slot->now.version);
 	if (info)
 		tern_write_sized(info, info_bytes, &own, sizeof(own));
 	*out = slot;
@@ -453,6 +478,7 @@ static int end_early(struct tern_slot *slot)
 	slot->early = false;
 	if (slot->work)
 		offer(slot->session);
+	session_back_slot_ended(slot->session);
 	return 0;
 }
 
@@ -537,6 +563,7 @@ static struct tern_work *let_go(struct tern_slot *slot)
 	work->weight = slot->weight;
 	slot->work = NULL;
 	slot->held = false;
+	session_back_slot_ended(slot->session);
 	return work;
 }
 
@@ -704,7 +731,7 @@ int tern_session_finisher(struct tern_session *s)
 		return session_complain(s, -EINVAL, "the session has not started");
 	if (s->ended)
 		return how_it_ended(s);
-	if (!s->final)
+	if (!is_complete(s))
 		return session_complain(s, -EBUSY,
 			"the finisher is known after the last slot only: not all steps "
 			"are done");
@@ -724,13 +751,13 @@ void tern_session_finished(struct tern_session *s, const char *text)
 	struct tern_evaluation *evaluation = s->evaluation;
 
 	s->evaluation = NULL;
-	if (evaluation)
+	if (evaluation && !session_back_finished(s, text))
 		tern_evaluation_end(evaluation, text ? -ECANCELED : 0, text);
 }
 
 void tern_session_leave(struct tern_session *s, const char *why)
 {
-	if (s->worker && !s->ended)
+	if (s->worker && !s->ended && !session_back_leave(s, why))
 		tern_worker_ask_to_leave(s->worker, why);
 }
 
@@ -750,8 +777,8 @@ void tern_session_describe(const struct tern_session *s, char *text, size_t byte
 {
 	if (s->ended)
 		snprintf(text, bytes, "the session has ended: %s", s->end_text);
-	else if (s->worker)
+	else if (s->worker && !session_back_describe(s, text, bytes))
 		tern_worker_describe(s->worker, text, bytes);
-	else
+	else if (!s->worker)
 		snprintf(text, bytes, "the session has not started");
 }

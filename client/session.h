@@ -24,5 +24,9 @@ struct tern_session *session_of_slot(const struct tern_slot *slot);
 /* The session's worker; NULL: it has not started. For tests. */
 struct tern_worker;
 struct tern_worker *session_worker(const struct tern_session *s);
+/* The servers of the job, where they are as far as the session knows; NULL: it does not go back.
+ * For tests. */
+struct tern_view;
+const struct tern_view *session_view(const struct tern_session *s);
 
 #endif

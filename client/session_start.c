@@ -359,7 +359,9 @@ int tern_session_start_sized(
 	if (r == 0)
 		r = read_values(s, &o, &given);
 	if (r == 0)
-		r = session_join(s, given);
+		r = session_back_init(s, given);
+	if (r == 0)
+		r = session_join(s, given, NULL);
 	free(given);
 	s->ended = r < 0;
 	s->status = r;

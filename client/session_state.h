@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A session, for its files: session_start.c (tensors, the job, the start), session.c (slots
- * and the end) and ahead.c (the slots that come next). */
+ * and the end), ahead.c (the slots that come next) and session_back.c (going back). */
 #ifndef TERN_CLIENT_SESSION_STATE_H
 #define TERN_CLIENT_SESSION_STATE_H
 
@@ -10,8 +10,11 @@
 
 #include "client/compute.h"
 #include "client/verify.h"
+#include "client/worker.h"
 #include "kernels/kernels.h"
 #include "ps/job.h"
+#include "ps/view.h"
+#include "transport/context.h"
 
 /*
  * The slot of a session.
@@ -43,6 +46,47 @@ struct tern_slot {
 	uint32_t pushing; /* number of tensors that are reserved */
 };
 
+/*
+ * Going back with the job (session_back.c).
+ *
+ *     AT_WORK --ended() with -EAGAIN--> ENDING --the old worker is gone--> AT_WORK
+ *        |                                |
+ *        |                                +--server_wait_s is over, or the program leaves-->
+ *        |                                         the session has ended
+ *        +--ended() with -EAGAIN, and this worker is the finisher--> ALONE
+ */
+enum back_state {
+	BACK_AT_WORK, /* the worker is in the job, or joins it */
+	BACK_ENDING,  /* the worker is over, and another one takes its place */
+	BACK_ALONE,   /* the worker is over, and the program uses the final parameters */
+};
+
+struct session_back {
+	uint64_t wait_ns; /* 0: the session does not go back */
+	enum back_state state;
+	/* When the job is given up; 0: it does not go back now. */
+	uint64_t limit_ns;
+	uint64_t pause_ns, next_ns; /* before the next worker, and when that is made */
+	struct tern_timer timer, limit_timer;
+	char why[512]; /* the last reason, which is told once */
+	/* The session ends with the worker, for this reason: */
+	bool ends;
+	int end_status;
+	char end_why[512];
+	bool has_begun; /* the steps have begun once */
+	/* One more than the step of the slot that the program was given last; 0: none. */
+	uint64_t reached;
+	uint64_t rolled_from; /* for the next slot: struct tern_slot_info */
+	/* Times that the job has gone on without this worker, which lives, since first_cut_ns. */
+	unsigned cut_count;
+	uint64_t first_cut_ns;
+	struct tern_view
+		*view; /* the servers, where they are now; job.servers: those of `join` */
+	/* By the tensors' places in the job: copies of given initial values; NULL: there are
+	 * none. The job may go back to its first step. */
+	float **given;
+};
+
 struct tern_session {
 	struct tern_session_opts opts;
 	struct tern_context *ctx;
@@ -69,6 +113,8 @@ struct tern_session {
 	/* All steps are done: these are the parameters. */
 	const struct tern_buf *final;
 	struct tern_evaluation *evaluation; /* this worker is the finisher */
+	bool was_finisher; /* and was told so, perhaps before it has finished */
+	struct session_back back;
 	/* The job is complete, and its memory is its own; before that, the tensors' names
 	 * are the session's. */
 	bool settled;
@@ -93,7 +139,32 @@ const struct tern_param *session_param(const struct tern_session *s, uint32_t id
 /* Frees the names of the tensors that the program has declared. */
 void session_forget_tensors(struct tern_session *s);
 
-/* Makes the worker, which joins the job. `given`: as in struct tern_worker_opts. */
-int session_join(struct tern_session *s, const float *const *given);
+/* Makes the worker, which joins the job. `given`, `pools`: as in struct tern_worker_opts. */
+int session_join(struct tern_session *s, const float *const *given,
+	struct tern_worker_pools *pools);
+void session_note(struct tern_session *s, const char *text);
+/* Ends the session. */
+void session_end(struct tern_session *s, int status, const char *text);
+
+/* session_back.c */
+/* Prepares for going back, before the first worker is made. */
+int session_back_init(struct tern_session *s, const float *const *given);
+void session_back_fini(struct tern_session *s);
+/* Sets the options of the next worker that have to do with going back, and in a copy of the job
+ * where the servers are. */
+void session_back_join(
+	struct tern_session *s, struct tern_worker_opts *opts, struct tern_ps_job *job);
+/* The worker has ended. True: the session goes on nevertheless. */
+bool session_back_ended(struct tern_session *s, int status, const char *text, bool cut);
+/* The program is given a slot of this step. Returns `rolled_back_from` of the slot. */
+uint64_t session_back_given(struct tern_session *s, uint64_t step);
+/* The program has ended its slot, which perhaps was all that the next worker waits for. */
+void session_back_slot_ended(struct tern_session *s);
+/* The program leaves. False: the worker is to be asked. */
+bool session_back_leave(struct tern_session *s, const char *why);
+/* The finisher has finished. True: its worker is over. */
+bool session_back_finished(struct tern_session *s, const char *text);
+/* Why the worker does not move, if it is over; returns false if it is not. */
+bool session_back_describe(const struct tern_session *s, char *text, size_t bytes);
 
 #endif

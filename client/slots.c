@@ -23,16 +23,18 @@
 
 /* Returns a number that is unique for each gradient of the job. In async mode a worker
  * computes one gradient in each of its steps, and `slot` is not used. */
-static uint64_t slot_id(const struct tern_worker *w, uint64_t version, uint32_t slot)
+static uint64_t slot_id(
+	const struct tern_ps_job *job, uint32_t index, uint64_t version, uint32_t slot)
 {
-	if (w->job.mode == TERN_MODE_ASYNC)
-		return version * w->job.workers + w->opts.index;
-	return version * w->job.slots + slot;
+	if (job->mode == TERN_MODE_ASYNC)
+		return version * job->workers + index;
+	return version * job->slots + slot;
 }
 
-uint64_t slots_first_record(const struct tern_worker *w, uint64_t version, uint32_t slot)
+uint64_t slots_first_record(
+	const struct tern_ps_job *job, uint32_t index, uint64_t version, uint32_t slot)
 {
-	return slot_id(w, version, slot) * w->job.batch;
+	return slot_id(job, index, version, slot) * job->batch;
 }
 
 static void part_sent(struct tern_req *req)
@@ -60,7 +62,7 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 	struct tern_tensor tensor = rooms_tensor(room, chunk);
 	uint64_t step = w->job.mode == TERN_MODE_ASYNC
 				? w->version
-				: slot_id(w, w->version, room->slot);
+				: slot_id(&w->job, w->opts.index, w->version, room->slot);
 
 	if (marks_send(w, chunk, step))
 		tensor.shape = tern_marks_shape(&tensor.shape);
@@ -223,7 +225,7 @@ void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version
 		.params = &w->w[version & 1],
 		.seed = w->job.seed,
 		.record_count = w->job.records,
-		.first = slots_first_record(w, version, slot),
+		.first = slots_first_record(&w->job, w->opts.index, version, slot),
 		.weight = 1};
 }
 

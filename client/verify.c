@@ -17,6 +17,12 @@ void verify_begin(struct verify *v)
 	v->left -= v->left > 0;
 }
 
+void verify_revoked(struct verify *v)
+{
+	/* The phase stays, since other threads may still push. */
+	v->left += v->phase != VERIFY_OFF;
+}
+
 void verify_take(
 	struct verify *v, uint32_t id, float *to, const float *from, size_t bytes)
 {

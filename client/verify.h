@@ -37,6 +37,9 @@ struct verify {
 /* A slot begins. */
 void verify_begin(struct verify *v);
 
+/* The slot that is being verified was revoked: another one is verified in its place. */
+void verify_revoked(struct verify *v);
+
 /* Takes over a gradient that the program pushes: copies it from `from` to `to`, where that
  * is needed, and keeps its digest or compares it. `from` NULL: the gradient is in `to`.
  * Several threads may call this at the same time, for different tensors. */

@@ -718,9 +718,9 @@ static int make_memory(struct tern_worker *w, const struct tern_pool_opts *pool)
 		.max_bytes = (w->job.server_count + 1ull) * TERN_PS_JOB_TEXT_MAX};
 	int r = tern_pool_new(w->opts.domain, &talk, &w->talk_pool);
 
-	if (r == 0)
+	if (r == 0 && !w->pool)
 		r = tern_pool_new(w->opts.domain, pool, &w->pool);
-	if (r == 0 && w->plan.bf16_count)
+	if (r == 0 && w->plan.bf16_count && !w->bf16_pool)
 		r = rooms_init_bf16(w);
 	if (r == 0)
 		r = finish_init(w);
@@ -744,6 +744,10 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	if (!w)
 		return -ENOMEM;
 	w->opts = *opts;
+	if (opts->pools) {
+		w->pool = TERN_TAKE(opts->pools->values);
+		w->bf16_pool = TERN_TAKE(opts->pools->bf16);
+	}
 	w->env = tern_context_env(opts->ctx);
 	w->incarnation = tern_random(w->env) >> 1; /* fits into an integer of JSON */
 	w->end_call.call = end_call;
@@ -775,10 +779,14 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	return 0;
 }
 
-void tern_worker_free(struct tern_worker *w)
+void tern_worker_pools_free(struct tern_worker_pools *pools)
 {
-	if (!w)
-		return;
+	tern_pool_free(TERN_TAKE(pools->values));
+	tern_pool_free(TERN_TAKE(pools->bf16));
+}
+
+void tern_worker_free_for_next(struct tern_worker *w, struct tern_worker_pools *pools)
+{
 	if (w->opts.computer->ops->unpin)
 		w->opts.computer->ops->unpin(w->opts.computer);
 	finish_fini(w);
@@ -786,12 +794,21 @@ void tern_worker_free(struct tern_worker *w)
 	slots_fini(w);
 	give_fini(w);
 	versions_fini(w);
-	tern_pool_free(w->pool);
-	tern_pool_free(w->bf16_pool);
+	*pools = (struct tern_worker_pools){.values = w->pool, .bf16 = w->bf16_pool};
 	tern_pool_free(w->talk_pool);
 	tern_plan_fini(&w->plan);
 	tern_ps_job_fini(&w->job);
 	json_decref(w->view);
 	free(w->servers);
 	free(w);
+}
+
+void tern_worker_free(struct tern_worker *w)
+{
+	struct tern_worker_pools pools;
+
+	if (!w)
+		return;
+	tern_worker_free_for_next(w, &pools);
+	tern_worker_pools_free(&pools);
 }

@@ -70,6 +70,11 @@ struct tern_worker_results {
 #define TERN_WORKER_METADATA_JOB  "tern_job"
 #define TERN_WORKER_METADATA_STEP "tern_step"
 
+/* Pools of a worker's versions and gradients. A `values` of NULL means that there are none. */
+struct tern_worker_pools {
+	struct tern_pool *values, *bf16;
+};
+
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -92,6 +97,9 @@ struct tern_worker_opts {
 	 * ended() has -EAGAIN for that, too. */
 	bool returns;
 	bool has_begun; /* the job's steps have begun for such a worker */
+	/* Memory of a former worker of the same job (tern_worker_free_for_next()), which this one
+	 * takes over, also if it cannot be made; NULL: it makes its own. */
+	struct tern_worker_pools *pools;
 	/* Values of the tensors whose `init` is TERN_INIT_GIVEN, by the numbers that they have
 	 * in the job; used until tern_worker_new() returns. NULL: there is no such tensor. */
 	const float *const *given;
@@ -192,8 +200,22 @@ uint64_t tern_worker_device_bytes(const struct tern_worker *worker);
 /* True if a file is being written: ended() is called only after that. */
 bool tern_worker_is_saving(const struct tern_worker *worker);
 
+/*
+ * Lets a worker go off its context, which lives on, after ended() was called: frees its peers at
+ * the first call. Returns true when no request and no task of the worker is under way any more.
+ * Until then the caller calls it again and again, from deferred calls or timers. Peers that read
+ * gradients in place may keep it waiting as long as they read.
+ */
+bool tern_worker_let_go(struct tern_worker *worker);
+
 /* Frees the worker. Its tasks must have ended (host_env_stop), its computer must touch no
- * slot any more, and the context must have been freed. */
+ * slot any more, and the context must have been freed, or tern_worker_let_go() must have returned
+ * true. */
 void tern_worker_free(struct tern_worker *worker);
+/* As tern_worker_free(), but hands over the pools, so that the next worker of the job has its
+ * buffers in the same memory. The caller gives them to that worker, or frees them. */
+void tern_worker_free_for_next(
+	struct tern_worker *worker, struct tern_worker_pools *pools);
+void tern_worker_pools_free(struct tern_worker_pools *pools);
 
 #endif

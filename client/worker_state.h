@@ -19,6 +19,7 @@
  *     wait.c      which process is waited for
  *     report.c    loss and metrics, which server 0 is told
  *     finish.c    the end of the job: evaluation, saving
+ *     let_go.c    ending on a context that lives on
  *
  *     JOINING --all servers said welcome--> RUNNING --last version--> FINISHING
  *     FINISHING --the results are safe--> LEAVING -> ended()
@@ -254,6 +255,7 @@ struct tern_worker {
 	 * least one. */
 	uint64_t *least_made, *most_made;
 	struct tern_task finish_task; /* checks that the parameters are numbers */
+	bool checking;                /* finish_task is under way */
 	bool finish_numbers;          /* they are */
 	struct tern_evaluation evaluation;
 	bool final;                   /* the parameters are the final ones */
@@ -306,6 +308,8 @@ const struct tern_buf *versions_current(const struct tern_worker *w);
 /* give.c */
 int give_init(struct tern_worker *w);
 void give_fini(struct tern_worker *w);
+/* True while given values are being sent. */
+bool give_is_moving(const struct tern_worker *w);
 /* Handles "give": sends this server's share of the given initial values. */
 void give_on_give(struct worker_server *s);
 
@@ -328,8 +332,9 @@ void slots_remove(struct tern_worker *w, struct slot *slot);
  * has ended, or is gone. */
 bool slots_complete_step(struct tern_worker *w);
 void slots_begin(struct tern_worker *w); /* begins a step: all slots are to be computed */
-/* tern_work.first of this slot of this version. */
-uint64_t slots_first_record(const struct tern_worker *w, uint64_t version, uint32_t slot);
+/* tern_work.first of this slot of this version; in async mode of worker `index`. */
+uint64_t slots_first_record(
+	const struct tern_ps_job *job, uint32_t index, uint64_t version, uint32_t slot);
 
 /* Sets *work to what the computer is to compute for the slot, without a gradient. */
 void slots_describe(const struct tern_worker *w, uint32_t slot, uint64_t version,

@@ -58,6 +58,9 @@ enum tern_init {
 	TERN_INIT_GIVEN = 4,    /* `values` of struct tern_tensor_opts */
 };
 
+/* The most seconds of `server_wait_s`. */
+#define TERN_SERVER_WAIT_MAX 86400u
+
 /* Bytes of the longest name of a tensor, without the NUL. */
 #define TERN_TENSOR_NAME_MAX 255u
 
@@ -168,10 +171,27 @@ struct tern_session_opts {
 	 * waits for others. `text` is valid during the call only. May be NULL. */
 	void (*note)(void *arg, const char *text);
 	void *arg;
+	/*
+	 * sync: seconds, at most TERN_SERVER_WAIT_MAX, that the session waits for a server that
+	 * is lost during the steps, if the servers take snapshots and all workers wait. 0 or
+	 * negative: the session ends then.
+	 *
+	 * When the server is here again, the job goes on from its newest snapshot: the slot that
+	 * the caller holds is revoked, and after its end tern_session_next() gives slots of an
+	 * earlier step, with rolled_back_from in struct tern_slot_info. What the caller keeps
+	 * from step to step must follow it back; the parameters do. tern_session_next() returns
+	 * -ENODATA to a worker that is not the finisher only when the finisher has finished,
+	 * since the job may go back until then. A copy of the given initial values is kept.
+	 */
+	int64_t server_wait_s;
+	/* The job has gone back: steps `to` to `from` - 1, counted from 0, are made again.
+	 * Called when the first slot of step `to` or a later one is about to come. It must not
+	 * call functions of this library. May be NULL. */
+	void (*rolled_back)(void *arg, uint64_t from, uint64_t to);
 };
 
 /* Makes a session. It uses `ctx` until it is freed. Errors: -EINVAL: `join` is missing or
- * malformed; -E2BIG; -ENOMEM. */
+ * malformed, or server_wait_s is too large; -E2BIG; -ENOMEM. */
 TERN_API int tern_session_new_sized(struct tern_context *ctx,
 	const struct tern_session_opts *opts, size_t opts_bytes,
 	struct tern_session **out);
@@ -233,6 +253,10 @@ struct tern_slot_info {
 	 * not depend on it. */
 	bool evaluate;
 	bool early; /* its parameters are not all here yet: see tern_slot_is_here() */
+	/* Only in the first slot after the job has gone back (server_wait_s in struct
+	 * tern_session_opts): the caller was given slots of all steps below this one, and those
+	 * from `step` on are made again. 0: the job did not go back. */
+	uint64_t rolled_back_from;
 };
 
 /*
@@ -241,7 +265,8 @@ struct tern_slot_info {
  *
  * - -EAGAIN: none is due now: event() says when to call again;
  * - -EBUSY: the caller still holds a slot;
- * - -ENODATA: all steps are done, and tern_session_param() has the final parameters;
+ * - -ENODATA: all steps are done, and tern_session_param() has the final parameters. With
+ *   server_wait_s also: this worker is the finisher, or the job is over;
  * - the status with which the session has ended: tern_session_text() says why;
  * - -EINVAL: the session has not started.
  */
@@ -372,8 +397,8 @@ TERN_API int tern_slot_weigh(struct tern_slot *slot, double weight);
  * it. */
 TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
 
-/* True if the result of this slot is not needed any more: the job has ended, or goes on
- * without this worker; or the slot was early, and another one must be computed before it.
+/* True if the result of this slot is not needed any more: the job has ended, goes back, or goes
+ * on without this worker; or the slot was early, and another one must be computed before it.
  * The functions above still work and have no effect; the caller must
  * still end the slot. */
 TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
@@ -386,7 +411,8 @@ TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
  * worker has set it; NaN and infinite values are told as such. It can be called at any time
  * from the start to the end of the job, also by the finisher before
  * tern_session_finished(). In a slot that is computed for the second time (verify_first) it
- * has no effect, since the first time counts.
+ * has no effect, since the first time counts; nor while the job goes back, since its steps are
+ * made again.
  *
  * `name` has 1 to TERN_METRIC_NAME_MAX printable ASCII characters without blanks; it is
  * copied. A job shows at most TERN_METRICS_MAX different names. -EINVAL: another name, or
@@ -421,7 +447,7 @@ TERN_API int tern_session_finisher(struct tern_session *s);
  * silent worker for one that hangs. In other slots it has no effect. */
 TERN_API void tern_session_goes_on(struct tern_session *s);
 
-/* The finisher has used the results: the job ends. If `text` is not NULL it could not use
+/* The finisher has used the results: the job ends, also if a server was lost meanwhile. If `text` is not NULL it could not use
  * them, for the reason in `text` (one line), and another worker becomes the finisher. */
 TERN_API void tern_session_finished(struct tern_session *s, const char *text);
 

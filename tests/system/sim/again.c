@@ -15,6 +15,7 @@
 #include "ps/snapshot.h"
 #include "server/memory.h"
 #include "tests/system/sim/again.h"
+#include "tests/system/sim/program.h"
 
 /* As in tools/role.c: how long a process waits before it is made anew. */
 #define BACK_PAUSE_NS (200 * TERN_NS_PER_MS)
@@ -115,8 +116,12 @@ bool job_has_removed(const struct job *j, const struct member *m)
 
 bool job_is_too_late(const struct job *j, const struct member *m)
 {
-	return (m->again || m->still_ns) && job_is_complete(j) &&
-	       (job_is_server(j, m) ? !m->server->running : !m->worker->begun);
+	if (!job_is_complete(j) || (!m->again && !m->still_ns && !m->program))
+		return false;
+	if (job_is_server(j, m))
+		return !m->server->running;
+	/* A session makes its worker anew without the member's help. */
+	return !m->worker->begun || (m->program && !m->ended && m->worker->over);
 }
 
 void job_on_moved(void *seat, uint32_t server, const char *address)
@@ -228,6 +233,7 @@ static void bury(struct job *j, struct member *m)
 	j->former[j->former_count++] = old;
 	*old = *m;
 	old->seat->member = old;
+	program_is_gone(old->program);
 	*m = (struct member){.index = old->index,
 		.again = true,
 		.shown = 0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/system/sim/program.h"
+#include "tests/system/sim/program_state.h"
 
 #include <errno.h>
 #include <math.h>
@@ -28,70 +28,6 @@
 /* Added to a gradient by a program that is not deterministic, times the number of such
  * gradients that it has made. */
 #define NOISE 1e4f
-
-/* The tensors, in their order in the job: those of whole cache lines first, each kind in
- * the order of the names. They have the elements of the ledger, and their bounds are not
- * those of chunks. */
-static const struct {
-	const char *name;
-	uint64_t first, count;
-} tensors[] = {{"layer.1", 0, 4096}, {"bias", 4096, 900}, {"bias.rare", 4996, 100},
-	{"layer.2", 5096, 5000}, {"scale", 10096, 2}, {"scale.mean", 10098, 2},
-	{"table", 10100, 2188}};
-
-#define AHEAD      6
-#define EVAL_EVERY 3
-
-#define TENSORS  TERN_ARRAY_SIZE(tensors)
-#define ELEMENTS (10100u + 2188u)
-
-/* The bit of a mask of tensors that an element belongs to. */
-static bool is_in(unsigned mask, uint64_t element)
-{
-	for (unsigned k = 0; k < TENSORS; k++)
-		if (element >= tensors[k].first &&
-			element < tensors[k].first + tensors[k].count)
-			return mask >> k & 1;
-	return false;
-}
-
-struct program {
-	struct tern_session *session;
-	struct job *job;
-	struct member *member;
-	struct tern_timer timer; /* set until the program goes on */
-	uint32_t ids[TENSORS];   /* of the tensors, in the order of `tensors` */
-	struct tern_slot *slot;  /* the slot that it holds; NULL: none */
-	struct tern_slot_info info;
-	unsigned order[TENSORS], pushed; /* of the slot: order of pushes, number made */
-	uint64_t digest;                 /* of the slot's parameters */
-	/* An early slot, whose parameters are not all here: the digests of those tensors
-	 * that were, or 0. */
-	bool early;
-	uint64_t seen[TENSORS];
-	/* Slots that are still to be computed twice. `again`: the slot of `info`, whose
-	 * parameters and gradients were those of `digest`, is to come once more. */
-	uint64_t verify_left;
-	bool again;
-	uint64_t computed; /* slots whose results were handed in */
-	/* The slots that come, as the session said when the program got its slot, and the
-	 * number of slots that the worker had at the start. */
-	struct tern_slot_info ahead[AHEAD];
-	int ahead_count;
-	uint64_t own_slots; /* sum_of_slots() when `ahead` was said */
-	/* A program that is not deterministic: the tensor with a wrong gradient, how many it
-	 * has made, and whether two of one slot have been handed in. */
-	unsigned odd;
-	unsigned noises;
-	bool caught;
-	float room[ELEMENTS], final[ELEMENTS];
-	float given[ELEMENTS]; /* initial values that it has, until the start */
-	bool has_final;
-	/* The file with the results. */
-	struct tern_file_op file;
-	struct iovec parts[TENSORS + 1];
-	bool saving;
-};
 
 static uint64_t below(const struct program *p, uint64_t end)
 {
@@ -192,6 +128,28 @@ static void check_again(struct program *p, const struct tern_slot_info *before)
 		p->info.seed != before->seed || p->info.batch != before->batch ||
 		digest_of(p) != p->digest)
 		complain(p, "got a slot again with something else");
+}
+
+/* The first slot after the job has gone back says so. */
+static void check_back(struct program *p)
+{
+	uint64_t from = p->is_anew && p->reached > p->info.step ? p->reached : 0;
+
+	if (p->info.rolled_back_from != from)
+		complain(p, "was told a wrong step that it goes back from");
+	if (from && (p->told_from != from || p->told_to > p->info.step))
+		complain(p, "was not told that it goes back");
+	p->reached = p->info.step + 1;
+	p->is_anew = false;
+	p->told_from = 0;
+}
+
+static void rolled_back(void *arg, uint64_t from, uint64_t to)
+{
+	struct program *p = arg;
+
+	p->told_from = from;
+	p->told_to = to;
 }
 
 /* Looks at the tensors of an early slot: what can be seen must not change any more. */
@@ -392,6 +350,8 @@ static void hand_in(struct program *p)
 	expect(p, tern_slot_end(slot, 0.5), 0, "the end of a slot");
 	p->again = counts && p->verify_left > 0 && !p->info.repeated;
 	p->verify_left -= p->again;
+	/* Another slot is computed twice in place of one that was revoked meanwhile. */
+	p->verify_left += !counts && p->info.repeated;
 	p->caught = counts && p->info.repeated && p->member->fickle;
 	p->computed += counts && !p->again && !p->caught;
 }
@@ -473,7 +433,7 @@ static void save(struct program *p)
  * it. */
 static void finish(struct program *p)
 {
-	if (job_workers_left(p->job) < 2 || !dice(p, 100)) {
+	if (p->job->goes_back || job_workers_left(p->job) < 2 || !dice(p, 100)) {
 		save(p);
 		return;
 	}
@@ -555,6 +515,7 @@ static void look(struct program *p)
 		p->early = p->info.early;
 		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
+		check_back(p);
 		check_ahead(p, &said, count);
 		check_evaluate(p);
 		if (!p->early)
@@ -567,8 +528,13 @@ static void look(struct program *p)
 	} else if (r == -ENODATA) {
 		if (!p->has_final || p->job->async)
 			keep_final(p);
-		if (!p->saving && tern_session_finisher(p->session) == 1)
-			finish(p);
+		if (!p->saving && tern_session_finisher(p->session) == 1) {
+			/* Servers may fall while it has the results. */
+			if (p->job->goes_back && dice(p, 800))
+				wait_a_while(p);
+			else
+				finish(p);
+		}
 	} else {
 		expect(p, r, -EAGAIN, "the next slot");
 	}
@@ -578,7 +544,7 @@ static void fire(struct tern_timer *timer)
 {
 	struct program *p = tern_container_of(timer, struct program, timer);
 
-	if (p->member->ctx->ending || p->member->ended)
+	if (p->gone || p->member->ctx->ending || p->member->ended)
 		return;
 	if (!p->slot) {
 		look(p);
@@ -597,30 +563,37 @@ static void fire(struct tern_timer *timer)
 	wait_a_while(p);
 }
 
+/* Follows what the session knows of its servers, and its worker, which may be another one. */
+static void follow(struct program *p)
+{
+	struct member *m = p->member;
+	const struct tern_view *view = session_view(p->session);
+
+	if (view && m->view)
+		*m->view = *view;
+	m->worker = session_worker(p->session);
+	if (!m->worker || m->worker->incarnation == p->incarnation)
+		return;
+	p->incarnation = m->worker->incarnation;
+	p->is_anew = true;
+	p->computed = 0;
+	p->verify_left += p->again;
+	p->again = false;
+	p->ahead_count = 0;
+	p->has_final = false;
+}
+
 static void event(void *arg)
 {
 	struct program *p = arg;
 
+	if (p->gone)
+		return;
+	follow(p);
 	wait_a_while(p);
 }
 
 /* ---- making the program ---- */
-
-/* The value that a worker gives for an element of a given tensor. */
-static float value_of(const struct job *j, unsigned worker, uint64_t element)
-{
-	/* Some of the values are none of bf16. */
-	return (float)(1 + element % 5 + (j->from_first ? 8 * worker : 0)) +
-	       (float)(element % 3) / 1024;
-}
-
-/* The value of an element after an update with `count` as the sum of its gradients. */
-static float updated(const struct job *j, float initial, float count)
-{
-	float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
-
-	return initial - count * scale;
-}
 
 /* True if the slot's parameters may have this value at the element: the initial one of a
  * worker, without or with the gradient of a record, which is at most the number of steps. */
@@ -728,7 +701,10 @@ static void start(struct program *p, unsigned index)
 struct program *program_new(struct job *j, struct member *m, unsigned index)
 {
 	struct program *p = calloc(1, sizeof(*p));
-	struct tern_session_opts opts = {.event = event, .arg = p};
+	struct tern_session_opts opts = {.event = event,
+		.arg = p,
+		.server_wait_s = j->goes_back ? 600 : 0,
+		.rolled_back = rolled_back};
 	char join[sizeof(j->addresses)];
 	size_t n = 0;
 
@@ -748,10 +724,16 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	declare(p, index);
 	choose_odd(p);
 	start(p, index);
-	m->worker = session_worker(p->session);
+	follow(p);
 	p->own_slots = sum_of_slots(p);
 	p->ahead_count = tern_session_ahead(p->session, p->ahead, AHEAD);
 	return p;
+}
+
+void program_is_gone(struct program *p)
+{
+	if (p)
+		p->gone = true;
 }
 
 void program_free(struct program *p)
@@ -761,109 +743,4 @@ void program_free(struct program *p)
 	free(p->parts[0].iov_base);
 	tern_session_free(p->session);
 	free(p);
-}
-
-/* ---- given initial values ---- */
-
-/* The worker whose values the job began with, as far as the results show that. */
-static unsigned giver(const struct job *j)
-{
-	const float *result = job_result(j);
-
-	for (uint64_t i = 0; result && j->from_first && i < ELEMENTS; i++)
-		if (is_in(j->given, i) && !ledger_counts(i) && !rare_has(i))
-			return (unsigned)(result[i] - 1) / 8;
-	return 0;
-}
-
-static float initial(const struct job *j, uint64_t element)
-{
-	static const struct job *of;
-	static unsigned worker;
-
-	if (element == 0 || of != j)
-		worker = giver(j);
-	of = j;
-	return is_in(j->given, element) ? value_of(j, worker, element) : 0;
-}
-
-/* Checks the elements that no gradient changes: all of them have the values of one worker,
- * and a worker is passed over only if it was lost. */
-static bool began_right(const struct job *j)
-{
-	const float *result = job_result(j);
-	unsigned lost = j->workers - job_workers_left(j);
-
-	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
-		if (result[i] == initial(j, i) || ledger_counts(i) || rare_has(i))
-			continue;
-		fprintf(stderr, "program: element %u ends as %g, and began as %g\n",
-			(unsigned)i, (double)result[i], (double)initial(j, i));
-		return false;
-	}
-	return result && (giver(j) <= lost);
-}
-
-/* Checks that the gradients were rounded to the numbers that they were made from: the
- * results have the bits of a job whose gradients are not rounded. */
-static bool rounded_right(const struct job *j)
-{
-	const float *result = job_result(j);
-
-	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
-		float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
-		float count = roundf((initial(j, i) - result[i]) / scale);
-
-		if (rare_has(i) || result[i] == updated(j, initial(j, i), count))
-			continue;
-		fprintf(stderr, "program: element %u ends as %.9g, not %.9g\n",
-			(unsigned)i, (double)result[i],
-			(double)updated(j, initial(j, i), count));
-		return false;
-	}
-	return result;
-}
-
-/* ---- jobs of programs ---- */
-
-/* Sync mode: all workers that have reached the end have the parameters that were
- * saved. */
-static bool all_have_the_result(const struct job *j)
-{
-	const float *result = job_result(j);
-
-	for (unsigned i = j->servers; result && i < j->count && !j->async; i++) {
-		const struct program *p = j->members[i].program;
-
-		if (!p->has_final || memcmp(p->final, result, sizeof(p->final)) == 0)
-			continue;
-		fprintf(stderr, "program: member %u ended with other parameters\n", i);
-		return false;
-	}
-	return result && (!j->given || began_right(j)) && rounded_right(j) &&
-	       rare_are_right(j);
-}
-
-void program_choose_types(struct job *j, uint64_t seed)
-{
-	uint64_t random = tern_mix64(seed);
-	unsigned type = random % 4; /* push: 2, pull: 1 */
-
-	for (unsigned k = 0; k < TENSORS; k++) {
-		if (k == 1 && !j->async) /* the first one that is not of whole lines */
-			type = 0;
-		if (k > 0 && !j->async && random >> (2 * k) & 1)
-			type = TERN_MIN(type + 1, 3u);
-		j->push_bf16 |= (type >> 1) << k;
-		j->pull_bf16 |= (type & 1) << k;
-	}
-}
-
-void program_describe(struct job *j, unsigned given)
-{
-	j->sessions = true;
-	j->given = given;
-	j->initial = initial;
-	j->apart = rare_has;
-	j->also = all_have_the_result;
 }

@@ -20,6 +20,8 @@ struct program;
  * sets j->broken. */
 struct program *program_new(struct job *j, struct member *m, unsigned index);
 /* Frees the program and its session, after the context. NULL is allowed. */
+/* The process of the program has crashed, and its member is another one's. NULL is allowed. */
+void program_is_gone(struct program *p);
 void program_free(struct program *p);
 
 /* Makes the job's workers programs, and sets how their results are checked. given: which

@@ -87,6 +87,8 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
 /* Such jobs that lose up to six servers and three workers, one after the other, also while they go
  * back to a snapshot for another loss. Lost servers come again at other addresses. */
 bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash);
+/* The same with sessions of programs, which stay when servers fall. */
+bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Such jobs in which one fault of any kind happens, and another one while the job recovers from it:
  * each pair of kinds, which the seed modulo the number of pairs chooses. */

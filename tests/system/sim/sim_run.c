@@ -51,6 +51,7 @@ static const struct {
 	{"rejoin-session", scenario_rejoin_session, 50, NULL},
 	{"snapshots", scenario_snapshots, 50, NULL},
 	{"back", scenario_back, 50, NULL},
+	{"back-session", scenario_back_session, 50, NULL},
 	{"pairs", scenario_pairs, 50, pairs_report},
 	{"views", scenario_views, 50, views_report},
 	{"ledger", scenario_ledger, 50, NULL},

@@ -213,6 +213,20 @@ bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
 			: ledger_run(&job, seed, verbose, hash);
 }
 
+bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct job job = {.servers = 1,
+		.workers = 1,
+		.cut_permille = seed % 5 == 1 ? 50 : 0,
+		.nap_permille = seed % 7 == 1 ? 20 : 0,
+		.goes_back = true,
+		.perform = perform_back};
+
+	program_describe(&job, seed % 4 ? (unsigned)(seed / 4 % 128) : 0);
+	program_choose_types(&job, seed / 2);
+	return ledger_run(&job, seed, verbose, hash);
+}
+
 bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
@@ -222,7 +236,7 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 		.hurt_permille = 30,
 		.nap_permille = seed % 7 == 1 ? 20 : 0,
 		.losses = seed % 3 == 2,
-		/* sessions of programs do not go back */
+		/* scenario_back_session() has sessions of programs */
 		.goes_back = seed % 4 >= 2 && seed / 4 % 4 < 3,
 		.perform = perform};
 
