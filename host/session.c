@@ -33,6 +33,41 @@ static int leave(struct tern_shared *shared, struct tern_session *s, int status)
 	return status;
 }
 
+/* Reads a number of at most `most` from the environment. */
+static int read_number_to(const char *name, uint32_t most, uint32_t *out)
+{
+	const char *text = getenv(name);
+	char *end;
+	unsigned long value;
+
+	if (!text)
+		return -ENOENT;
+	errno = 0;
+	value = strtoul(text, &end, 10);
+	if (errno || end == text || *end || value > most || *text == '-')
+		return shared_complain(-EINVAL,
+			"%s=%.40s: expected a number from 0 to %u", name, text, most);
+	*out = (uint32_t)value;
+	return 0;
+}
+
+static int read_number(const char *name, uint32_t *out)
+{
+	return read_number_to(name, UINT32_MAX, out);
+}
+
+/* Reads an option from the environment, if the program has not given it. 0 there means
+ * none, which is a negative number here. */
+static int find_option(const char *name, uint32_t most, int64_t *option)
+{
+	uint32_t count;
+	int r = *option == 0 ? read_number_to(name, most, &count) : -ENOENT;
+
+	if (r == 0)
+		*option = count > 0 ? (int64_t)count : -1;
+	return r == -ENOENT ? 0 : r;
+}
+
 static void complain_of_join(int status, const char *join)
 {
 	if (!join)
@@ -50,6 +85,15 @@ static void complain_of_join(int status, const char *join)
 			join);
 }
 
+static int find_server_wait(struct tern_session_opts *o)
+{
+	if (o->server_wait_s > (int64_t)TERN_SERVER_WAIT_MAX)
+		return shared_complain(-EINVAL,
+			"server_wait_s: expected at most %u, got %lld",
+			TERN_SERVER_WAIT_MAX, (long long)o->server_wait_s);
+	return find_option("TERN_SERVER_WAIT", TERN_SERVER_WAIT_MAX, &o->server_wait_s);
+}
+
 int tern_shared_session_sized(struct tern_shared *shared,
 	const struct tern_session_opts *opts, size_t opts_bytes,
 	struct tern_session **out)
@@ -62,6 +106,8 @@ int tern_shared_session_sized(struct tern_shared *shared,
 		return shared_complain(-ENOMEM, "no memory for a session");
 	if (r < 0)
 		shared_complain(r, "the session has an option that this library lacks");
+	if (r == 0)
+		r = find_server_wait(&o);
 	if (r == 0)
 		r = shared_enter(shared);
 	if (r < 0) {
@@ -91,37 +137,6 @@ int tern_shared_tensor_sized(struct tern_shared *shared, struct tern_session *s,
 	if (r < 0)
 		return r;
 	return leave(shared, s, tern_session_tensor_sized(s, opts, opts_bytes, id));
-}
-
-/* Reads a number from the environment. */
-static int read_number(const char *name, uint32_t *out)
-{
-	const char *text = getenv(name);
-	char *end;
-	unsigned long value;
-
-	if (!text)
-		return -ENOENT;
-	errno = 0;
-	value = strtoul(text, &end, 10);
-	if (errno || end == text || *end || value > UINT32_MAX || *text == '-')
-		return shared_complain(-EINVAL,
-			"%s=%.40s: expected a number from 0 to %u", name, text,
-			UINT32_MAX);
-	*out = (uint32_t)value;
-	return 0;
-}
-
-/* Reads an option from the environment, if the program has not given it. 0 there means
- * none, which is a negative number here. */
-static int find_option(const char *name, int64_t *option)
-{
-	uint32_t count;
-	int r = *option == 0 ? read_number(name, &count) : -ENOENT;
-
-	if (r == 0)
-		*option = count > 0 ? (int64_t)count : -1;
-	return r == -ENOENT ? 0 : r;
 }
 
 /* Finds out how many workers there are, and which one this is. */
@@ -157,9 +172,9 @@ int tern_shared_start_sized(struct tern_shared *shared, struct tern_session *s,
 	if (job.workers == 0)
 		r = find_place(&job);
 	if (r == 0)
-		r = find_option("TERN_VERIFY_FIRST", &job.verify_first);
+		r = find_option("TERN_VERIFY_FIRST", UINT32_MAX, &job.verify_first);
 	if (r == 0)
-		r = find_option("TERN_EVAL_EVERY", &job.eval_every);
+		r = find_option("TERN_EVAL_EVERY", UINT32_MAX, &job.eval_every);
 	if (r == 0)
 		r = shared_enter(shared);
 	if (r < 0)

@@ -100,7 +100,8 @@ TERN_API const char *tern_shared_text(void);
 /* ---- training ---- */
 
 /* Makes a session, which tern_shared_free() frees. If opts->join is NULL, the environment
- * variable TERN_JOIN has the addresses. Errors: those of tern_session_new(). */
+ * variable TERN_JOIN has the addresses; if opts->server_wait_s is 0, TERN_SERVER_WAIT has the
+ * seconds, if it is set, and 0 there means none. Errors: those of tern_session_new(). */
 TERN_API int tern_shared_session_sized(struct tern_shared *shared,
 	const struct tern_session_opts *opts, size_t opts_bytes,
 	struct tern_session **out);

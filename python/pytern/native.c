@@ -138,11 +138,14 @@ static void keep_note(void *arg, const char *text)
 }
 
 /* Runs without the GIL. */
-static int make(struct session *self, const char *join, const char *secret_file)
+static int make(struct session *self, const char *join, const char *secret_file,
+	long long server_wait_s)
 {
 	const struct tern_shared_opts opts = {.secret_file = secret_file};
-	const struct tern_session_opts session_opts = {
-		.join = join, .note = keep_note, .arg = self};
+	const struct tern_session_opts session_opts = {.join = join,
+		.note = keep_note,
+		.arg = self,
+		.server_wait_s = server_wait_s};
 	int r;
 
 	r = tern_shared_new(&opts, &self->shared);
@@ -154,18 +157,19 @@ static int make(struct session *self, const char *join, const char *secret_file)
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
 	const char *join, *secret_file;
+	long long server_wait_s = 0;
 	struct session *self;
 	int r;
 
 	(void)keywords;
-	if (!PyArg_ParseTuple(args, "zz", &join, &secret_file))
+	if (!PyArg_ParseTuple(args, "zz|L", &join, &secret_file, &server_wait_s))
 		return NULL;
 	self = new_object(type);
 	if (!self)
 		return NULL;
 	self->forks = forks;
 	pthread_mutex_init(&self->note_lock, NULL);
-	BUSY(self, r = make(self, join, secret_file));
+	BUSY(self, r = make(self, join, secret_file, server_wait_s));
 	if (r < 0) {
 		raise_status(r);
 		Py_DECREF(self);

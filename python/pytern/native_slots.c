@@ -27,8 +27,8 @@ bool holds(struct session *self, unsigned long long turn)
 	return false;
 }
 
-/* next(seconds) -> (turn, step, number, batch, seed, repeated, evaluate, early), or False: all
- * steps are done, or None: not within that time */
+/* next(seconds) -> (turn, step, number, batch, seed, repeated, evaluate, early, rolled_back_from),
+ * or False: all steps are done, or None: not within that time */
 PyObject *session_next(struct session *self, PyObject *args)
 {
 	struct tern_slot_info info;
@@ -55,10 +55,10 @@ PyObject *session_next(struct session *self, PyObject *args)
 		is_usable(self);
 		return NULL;
 	}
-	return Py_BuildValue("KKIIKNNN", self->turn, (unsigned long long)info.step,
+	return Py_BuildValue("KKIIKNNNK", self->turn, (unsigned long long)info.step,
 		(unsigned)info.slot, (unsigned)info.batch, (unsigned long long)info.seed,
 		PyBool_FromLong(info.repeated), PyBool_FromLong(info.evaluate),
-		PyBool_FromLong(info.early));
+		PyBool_FromLong(info.early), (unsigned long long)info.rolled_back_from);
 }
 
 /* arrived(turn, id or -1, seconds) -> True: the tensor, or the whole slot, is here; False: the

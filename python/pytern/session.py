@@ -31,6 +31,7 @@ WAIT_S = 0.1  # longest wait without a look at signals
 LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exception
 MODE, STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 2, 4, 6, 7, 8, 9  # their places in Session._job
 ARITHMETIC_BYTES = 127  # most of them
+SERVER_WAIT_MAX = 86_400  # TERN_SERVER_WAIT_MAX
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 
@@ -73,6 +74,13 @@ def _is_bf16(what: str, name: Any) -> bool:
     if name not in ("f32", "bf16"):
         raise ValueError(f"{what}: expected 'f32' or 'bf16', got {name!r}")
     return bool(name == "bf16")
+
+
+def _server_wait(seconds: Any) -> int:
+    """The number of seconds for C, where 0 stands for the environment, and a negative number for none."""
+    if hasattr(seconds, "__index__") and not 0 <= operator.index(seconds) <= SERVER_WAIT_MAX:
+        raise ValueError(f"server_wait: expected an integer from 0 to {SERVER_WAIT_MAX}, got {seconds}")
+    return _integer("server_wait", seconds, 0, 32) or -1
 
 
 def _print(text: str) -> None:
@@ -161,6 +169,8 @@ class Slot:
     `repeated`: this worker has computed the slot once before, and the gradients of the two times are compared: see
     `verify_first` of Session. `evaluate`: this worker is to evaluate the slot's parameters, for example on a test set, and
     to say the result with Session.metric(): see `eval_every` of Session. The gradient must not depend on that.
+    `rolled_back_from`: 0, or in the first slot after the job has gone back (see `server_wait` of Session) a step: this worker
+    was given slots of all steps below it, and those from `step` on are made again.
 
     A slot may come while its parameters still arrive, so that the program can load its records meanwhile. Whoever reads
     the values of a tensor waits for that tensor, and a push and the end of the block wait for all of them. If they will
@@ -168,10 +178,10 @@ class Slot:
     """
 
     __slots__ = ("_session", "_native", "_turn", "_loss", "_weight", "_records", "_values", "_entered", "_ended", "_early", "_cancelled",
-                 "step", "number", "batch", "seed", "repeated", "evaluate")
+                 "step", "number", "batch", "seed", "repeated", "evaluate", "rolled_back_from")
 
     def __init__(self, session: "Session", turn: int, step: int, number: int, batch: int, seed: int,
-                 repeated: bool, evaluate: bool, early: bool = False) -> None:
+                 repeated: bool, evaluate: bool, early: bool = False, rolled_back_from: int = 0) -> None:
         self._session = session
         self._native = session._native
         self._turn = turn
@@ -188,6 +198,7 @@ class Slot:
         self.seed = seed
         self.repeated = repeated
         self.evaluate = evaluate
+        self.rolled_back_from = rolled_back_from
 
     def __repr__(self) -> str:
         return f"<slot {self.number} of step {self.step}{', ended' if self._ended else ''}>"
@@ -202,8 +213,8 @@ class Slot:
 
     @property
     def revoked(self) -> bool:
-        """True if nobody needs this slot's result any more: the job is over, or goes on without this worker. What is
-        pushed has no effect then."""
+        """True if nobody needs this slot's result any more: the job is over, goes back, or goes on without this worker. What
+        is pushed has no effect then."""
         return self._native.revoked(self._turn)
 
     @property
@@ -331,6 +342,11 @@ class Session:
     `push`, `pull`: type that gradients and values have on the wire, "f32" or "bf16", of tensors that state none. Arrays
     are float32 in any case, and so is what the servers keep.
 
+    `server_wait`: seconds that the session waits for a server that is lost during the steps, if the servers take snapshots
+    and all workers wait; 0: it ends then. Without it the environment variable TERN_SERVER_WAIT has the number, or it is 0.
+    When the server is here again, the job goes on from its newest snapshot: on_rollback(from_step, to_step) is called, and
+    slots() gives slots from `to_step` on. What a program keeps from step to step must follow it back.
+
     Declare the tensors, then loop over slots(): that starts the session. At the end of the block the worker waits for
     the end of the job; after an exception it leaves the job, and the others go on.
     """
@@ -342,7 +358,8 @@ class Session:
                  push: str = "f32", pull: str = "f32",
                  workers: int | None = None, index: int | None = None,
                  secret_file: "str | os.PathLike[str] | None" = None,
-                 note: Callable[[str], object] | None = None, timeout: float | None = None) -> None:
+                 note: Callable[[str], object] | None = None, timeout: float | None = None,
+                 server_wait: int | None = None, on_rollback: Callable[[int, int], object] | None = None) -> None:
         if getattr(multiprocessing.process.current_process(), "_inheriting", False):
             raise RuntimeError(
                 "a process that multiprocessing has spawned imports the main script again, and the script opens a "
@@ -355,6 +372,9 @@ class Session:
             raise TypeError(f"schedule: expected one such as Cosine(warmup=100), got {type(schedule).__name__}")
         if note is not None and not callable(note):
             raise TypeError(f"note: expected a function of one string, got {type(note).__name__}")
+        if on_rollback is not None and not callable(on_rollback):
+            raise TypeError(f"on_rollback: expected a function of two steps, got {type(on_rollback).__name__}")
+        wait = 0 if server_wait is None else _server_wait(server_wait)
         if (workers is None) != (index is None):
             raise ValueError("workers, index: expected both or neither")
         if _number("clip_norm", clip_norm) < 0:
@@ -372,6 +392,7 @@ class Session:
             0 if eval_every is None else _integer("eval_every", eval_every, 0, 32) or -1)
         self._wire = _is_bf16("push", push), _is_bf16("pull", pull)
         self._note = note or _print
+        self._on_rollback = on_rollback
         self._timeout = timeout
         self._pid = os.getpid()
         self._started = False
@@ -385,7 +406,7 @@ class Session:
         self._followers: list[Follower] = []
         with _arguments():
             self._native = _native.Session(None if join is None else _text("join", join),
-                                           None if secret_file is None else _text("secret_file", secret_file))
+                                           None if secret_file is None else _text("secret_file", secret_file), wait)
 
     # ---- before the start ----
 
@@ -446,6 +467,8 @@ class Session:
                     follower.complete()
                 return
             self._slot = Slot(self, *found)
+            if self._slot.rolled_back_from and self._on_rollback is not None:
+                self._on_rollback(self._slot.rolled_back_from, self._slot.step)
             yield self._slot
 
     def _copy(self, turn: int, w: Tensor) -> Floats:

@@ -74,6 +74,31 @@ static void test_what_is_missing_is_named(void **state)
 	tern_shared_free(shared);
 }
 
+static void test_waits_for_servers_are_at_most_a_day(void **state)
+{
+	struct tern_session_opts opts = {.join = "127.0.0.1:9", .server_wait_s = 86401};
+	struct tern_context *ctx;
+	struct tern_shared *shared;
+	struct tern_session *s;
+
+	(void)state;
+	assert_int_equal(tern_shared_new(NULL, &shared), 0);
+	assert_int_equal(tern_shared_session(shared, &opts, &s), -EINVAL);
+	assert_string_equal(
+		tern_shared_text(), "server_wait_s: expected at most 86400, got 86401");
+	ctx = tern_shared_context(shared);
+	assert_int_equal(tern_session_new(ctx, &opts, &s), -EINVAL);
+	opts.server_wait_s = 0;
+	setenv("TERN_SERVER_WAIT", "1e9", 1);
+	assert_int_equal(tern_shared_session(shared, &opts, &s), -EINVAL);
+	assert_string_equal(tern_shared_text(),
+		"TERN_SERVER_WAIT=1e9: expected a number from 0 to 86400");
+	opts.server_wait_s = -1; /* none, whatever the environment says */
+	assert_int_equal(tern_shared_session(shared, &opts, &s), 0);
+	unsetenv("TERN_SERVER_WAIT");
+	tern_shared_free(shared);
+}
+
 static void starts_badly(
 	const struct tern_job_opts *job, const char *second, const char *words)
 {
@@ -309,6 +334,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_what_is_missing_is_named),
+		cmocka_unit_test(test_waits_for_servers_are_at_most_a_day),
 		cmocka_unit_test(test_a_job_without_tensors_is_refused_at_once),
 		cmocka_unit_test(test_impossible_jobs_are_refused_at_once),
 		cmocka_unit_test(test_given_values_are_checked),

@@ -64,6 +64,10 @@ def sessions_say_which_argument_is_wrong():
             (ValueError, "push: expected 'f32' or 'bf16', got 'f16'", {"push": "f16"}),
             (ValueError, "pull: expected 'f32' or 'bf16', got None", {"pull": None}),
             (ValueError, "timeout: expected a number of seconds, got -1", {"timeout": -1}),
+            (ValueError, "server_wait: expected an integer from 0 to 86400, got 86401", {"server_wait": 86401}),
+            (ValueError, "server_wait: expected an integer from 0 to 86400, got -1", {"server_wait": -1}),
+            (TypeError, "server_wait: expected an integer, got float", {"server_wait": 0.5}),
+            (TypeError, "on_rollback: expected a function of two steps, got int", {"on_rollback": 3}),
             (ValueError, "workers, index: expected both or neither", {"index": None}),
             (ValueError, "join nowhere: expected HOST:PORT of each server, with commas between them", None),
             (ValueError, "secret file /none: No such file or directory", {"secret_file": "/none"})):
@@ -334,7 +338,9 @@ def the_c_part_survives_what_no_program_should_say():
             (lambda: native.next(0.0), tern.Error),
             (lambda: _native.Session(), TypeError),
             (lambda: type(native.notes).__new__(type(native.notes)), TypeError),
-            (lambda: _native.Session("a\0b", None), ValueError)):
+            (lambda: _native.Session("a\0b", None), ValueError),
+            (lambda: _native.Session(NOBODY, None, 86401), tern.Error),
+            (lambda: _native.Session(NOBODY, None, "long"), TypeError)):
         try:
             call()
         except kind:
