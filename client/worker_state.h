@@ -157,7 +157,8 @@ struct tern_worker {
 	uint32_t missing[2];
 	uint64_t version; /* complete, and in use; the next one may be here, too */
 	/* The job's first version, which is being received before it is complete: 0, or that
-	 * of a snapshot. It is known when a server has said welcome. */
+	 * of a snapshot. It is known when a server has said welcome, or all have, if they begin with what
+	 * they have in memory. */
 	uint64_t first_version;
 	/* The version with which this worker begins: the job's first one, unless it has joined
 	 * during the steps. */

@@ -2,8 +2,9 @@
 /*
  * Going back (opts.goes_back). A job in sync mode that takes snapshots does not end when it
  * loses a server, or its last worker, if its workers can go back, too: all of its processes leave
- * ("abort" with "back"), and meet again as at the start, each made anew with the newest snapshot.
- * Who was lost is started again, perhaps elsewhere (members.c).
+ * ("abort" with "back"), and meet again as at the start, each made anew: with what it has in memory
+ * (memory.c), or with the newest snapshot. Who was lost is started again, perhaps elsewhere
+ * (members.c).
  *
  * A server that is asked to end lets a snapshot be taken first, so that few steps are made twice:
  *

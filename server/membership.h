@@ -9,7 +9,7 @@
 
 /* back.c */
 /* Ends the job, because a process is lost without which it cannot go on. If opts.goes_back, it
- * goes back to its newest snapshot. */
+ * goes back. */
 void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* True if all processes of the job can go back. */

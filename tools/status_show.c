@@ -74,7 +74,7 @@ static void show_state(FILE *to, const json_t *a)
 	else if (is(a, "state", "starts"))
 		fputs("the steps have not begun", to);
 	else if (is(a, "state", "back"))
-		fprintf(to, "the job goes back to its newest snapshot, for %s now",
+		fprintf(to, "the job goes back, for %s now",
 			duration(field_number(
 					 json_object_get(a, "recoveries"), "back_for_s"))
 				.text);

@@ -357,15 +357,14 @@ static const char *how_it_left(const struct tern_worker_results *results)
 static bool goes_back(struct worker_role *w, const char *text, bool cut)
 {
 	uint64_t wait_s = w->settings->server_wait_s;
-	char line[300] = "this worker comes again";
+	char line[400] = "this worker comes again";
 
 	if (!cut)
 		snprintf(line, sizeof(line),
 			"this worker waits up to %llu s for all servers, and goes on "
-			"with "
-			"them from their newest snapshot. A server that is lost is "
-			"started "
-			"again at its address, or elsewhere with --join",
+			"with them from what they have in memory, or from their newest "
+			"snapshot. A server that is lost is started again at its "
+			"address, or elsewhere with --join",
 			(unsigned long long)wait_s);
 	return role_goes_back(&w->role, wait_s, text, line);
 }

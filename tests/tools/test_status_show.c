@@ -76,7 +76,7 @@ static void test_what_went_wrong_is_told(void **state)
 	check_has(
 		"{\"state\":\"back\",\"recoveries\":{\"workers_lost\":1,"
 		"\"workers_came\":0,\"back\":2,\"back_for_s\":3,\"last_back_s\":100000}}",
-		"the job goes back to its newest snapshot, for 3.0 s now");
+		"the job goes back, for 3.0 s now");
 	check_has("{\"recoveries\":{\"workers_lost\":1,\"workers_came\":0,\"back\":2,"
 		  "\"last_back_s\":100000}}",
 		"recovered  1 worker lost, 0 came; the job went back 2 times, the last "

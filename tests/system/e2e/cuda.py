@@ -5,6 +5,7 @@
 usage: cuda.py TERN [the simulated driver's libraries]
 """
 import contextlib
+import functools
 import sys
 from pathlib import Path
 
@@ -165,6 +166,35 @@ def servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes():
         wanted, _ = saved(f"cpu-tensors-{i}", "--server-device", "cuda", *more)
         got, _ = saved(f"gpu-tensors-{i}", "--server-device", "cuda", *ON_DEVICE, *more)
         assert got == wanted, more
+
+
+def job_goes_on_from_what_its_servers_had_in_gpu_memory(memory=ON_DEVICE):
+    """By hand. The only worker is killed and started again; no server reads a snapshot."""
+    steps, name = job.enough(3000), f"gpu-back-{len(memory)}"
+    wanted, directory = job.SCRATCH / f"{name}-wanted", job.SCRATCH / name
+    work = functools.partial(job.small, "--slots", 4, "--fabric", "tcp", steps=steps)
+    job.train(*work("--save", wanted))
+    with job.simulated_gpus("devices=2,alike=1"):
+        servers = [job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", i, "--server-device", "cuda",
+                           *memory, "--snapshots", job.SCRATCH / f"{name}-snapshots", "--snapshot-every", steps // 20, "--json")
+                   for i in range(2)]
+    join = ",".join(s.wait_event(lambda e: e["event"] == "listening")["address"] for s in servers)
+    args = ["worker", *work("--save", directory, "--servers", 2, "--workers", 1), "--join", join, "--index", 0, "--json"]
+    lost = job.Job(*args)
+    servers[0].wait_event(lambda e: e["event"] == "snapshot")
+    lost.kill()
+    worker = job.Job(*args)
+    for server in servers:
+        server.wait_event(lambda e: "which all servers have in memory" in e.get("text", ""))
+    for process in (worker, *servers):
+        assert process.end() == 0, process.error
+    for server in servers:
+        assert not [e for e in server.events if "goes on from snapshot" in e.get("text", "")], server.events
+    assert (directory / "model.safetensors").read_bytes() == (wanted / "model.safetensors").read_bytes()
+
+
+def job_goes_on_from_what_gpus_have_copied_from_its_servers():
+    job_goes_on_from_what_its_servers_had_in_gpu_memory(memory=[])
 
 
 def workers_that_keep_tensors_in_gpu_memory_give_the_same_bytes():
@@ -345,6 +375,8 @@ tap.run([
     tensors_in_gpu_memory_change_no_byte,
     initial_values_of_a_file_reach_gpu_memory,
     servers_that_keep_tensors_in_gpu_memory_give_the_cpus_bytes,
+    job_goes_on_from_what_its_servers_had_in_gpu_memory,
+    job_goes_on_from_what_gpus_have_copied_from_its_servers,
     workers_that_keep_tensors_in_gpu_memory_give_the_same_bytes,
     async_mode_learns_with_tensors_in_gpu_memory,
     worker_with_tensors_in_gpu_memory_may_break,

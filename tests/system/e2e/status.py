@@ -156,7 +156,7 @@ def a_lost_server_is_named_until_it_comes_again():
         assert answer["waits_for"] == "server 1" and states(answer, "servers") == ["joined", "missing"], answer
         assert answer["recoveries"]["back"] == 1 and answer["recoveries"]["back_for_s"] > 0, answer
         assert answer["snapshot"]["step"] > 0, answer
-        assert "goes back to its newest snapshot" in text(hand.addresses[0])
+        assert "the job goes back, for" in text(hand.addresses[0])
         hand.serve(1, "--join", hand.addresses[0])
         answer = until(lambda a: a["state"] == "steps", hand.addresses[1], hand.addresses[0])
         assert answer["recoveries"]["last_back_s"] > 0 and answer["job"]["first_step"] > 0, answer
