@@ -29,6 +29,10 @@ static struct {
 	unsigned instants;    /* until then, once the job goes on */
 	bool at_once;         /* it does not wait for that */
 	uint32_t views;       /* the job has had so many new ones */
+	/* The server 0 that has agreed to remove a server and has not made the next view yet, and the
+	 * number of the view before; NULL: none has. */
+	const struct tern_server *decider;
+	uint32_t old_number;
 } play;
 
 /* How many seeds have come to so many views. */
@@ -77,6 +81,59 @@ static bool is_time(const struct job *j)
 	return play.instants == 0 || play.instants-- == 0;
 }
 
+/* ---- what holds of views ---- */
+
+static void complain(struct job *j, unsigned server, const char *what)
+{
+	fprintf(stderr, "views: server %u %s\n", server, what);
+	j->broken = true;
+}
+
+static uint32_t newest_number(const struct job *j)
+{
+	const struct tern_view *view = job_view(j);
+
+	return view ? view->number : 0;
+}
+
+/* Server 0 has agreed to remove a server. */
+static void expect_view(const struct job *j)
+{
+	play.decider = j->members[0].server;
+	play.old_number = newest_number(j);
+}
+
+/* A server 0 that has agreed to remove a server makes the next view when the job goes back, unless
+ * it is killed before that. */
+static void check_removal(struct job *j)
+{
+	const struct member *zero = &j->members[0];
+
+	if (!play.decider)
+		return;
+	if (tern_sim_crashed(zero->process) || newest_number(j) > play.old_number)
+		play.decider = NULL;
+	else if (zero->server != play.decider && zero->server->running)
+		complain(j, 0, "has forgotten that it removes a server");
+}
+
+/* A server knows its number, and ends for good only if its newest view does not have it. */
+static void check_servers(struct job *j)
+{
+	for (unsigned i = 0; i < j->servers; i++) {
+		const struct tern_server *s = j->members[i].server;
+		struct tern_server_stats stats;
+
+		tern_server_stats(s, &stats);
+		if (stats.has_job && stats.index != i)
+			complain(j, i, "takes itself for another one");
+		if (stats.drained && tern_view_find(tern_server_view(s), i) != UINT32_MAX)
+			complain(j, i, "takes itself for removed");
+	}
+}
+
+/* ---- what happens ---- */
+
 static void act(struct job *j)
 {
 	struct fault *fault = &play.acts[play.next];
@@ -86,18 +143,23 @@ static void act(struct job *j)
 		if (!fault->victim) /* none was removed yet */
 			fault->kind = FAULT_REMOVED;
 	}
-	if (fault_inject(j, fault))
-		wait_for_next();
+	if (!fault_inject(j, fault))
+		return;
+	if (fault->kind == FAULT_REMOVED)
+		expect_view(j);
+	wait_for_next();
 }
 
 static bool live(void *arg)
 {
 	struct job *j = arg;
-	const struct tern_view *view = job_view(j);
 	bool ended;
 
-	if (view)
-		play.views = TERN_MAX(play.views, view->number);
+	play.views = TERN_MAX(play.views, newest_number(j));
+	if (!j->broken) {
+		check_removal(j);
+		check_servers(j);
+	}
 	history_look();
 	if (j->has_begun && play.next < play.count && !job_is_complete(j) && is_time(j))
 		act(j);
@@ -117,6 +179,7 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	history_keep(j);
 	play.count = 5 + (unsigned)history_below(ACTS_MAX - 4);
 	play.next = play.views = 0;
+	play.decider = NULL;
 	for (unsigned i = 0; i < play.count; i++)
 		play.acts[i] = (struct fault){.kind = choose_kind()};
 	play.acts[0].kind = FAULT_REMOVED;
