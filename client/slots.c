@@ -150,10 +150,10 @@ void tern_work_end(struct tern_work *work, double loss)
 	tern_assert(w->ready.taken == w->plan.chunk_count);
 	if (!isfinite(loss)) {
 		worker_fail(w, -ERANGE,
-			"step %llu: the loss is no longer a number: a lower learning "
-			"rate "
-			"may help",
-			(unsigned long long)w->version + 1);
+			"slot %u of step %llu: the loss is no longer a number (%s): a "
+			"lower learning rate may help",
+			slot->number, (unsigned long long)w->version + 1,
+			isnan(loss) ? "nan" : "infinite");
 		return;
 	}
 	twice_say(w, room_of(work));

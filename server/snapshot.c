@@ -34,7 +34,36 @@ void snapshot_drop_copies(struct tern_server *s)
 	}
 }
 
-/* Copies version `version` of the chunk, which is the newest. Called in a task. */
+/* Bits of the absolute value of infinity, and of the smallest NaN. */
+#define INFINITE_BITS 0x7f800000u
+#define NAN_BITS      0x7f800001u
+
+/* True if no absolute value has `limit` bits or more; NULL has none. */
+static bool are_below(const float *values, size_t count, uint32_t limit)
+{
+	uint32_t most = 0;
+
+	for (size_t i = 0; values && i < count; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, &values[i], sizeof(bits));
+		bits &= 0x7fffffff;
+		most = TERN_MAX(most, bits);
+	}
+	return most < limit;
+}
+
+/* True if training can go on from the copy. Squares of large gradients may be infinite in v, which
+ * stops the update of an element only. */
+static bool is_finite(const struct chunk_copy *copy, size_t count)
+{
+	return are_below(copy->w, count, INFINITE_BITS) &&
+	       are_below(copy->state.m, count, INFINITE_BITS) &&
+	       are_below(copy->state.v, count, NAN_BITS);
+}
+
+/* Copies version `version` of the chunk, which is the newest. Called in a task. -EDOM: it has
+ * values that are no finite numbers. */
 static int make_copy(struct chunk *c, uint64_t version)
 {
 	struct tern_updater *u = c->server->opts.updater;
@@ -52,6 +81,8 @@ static int make_copy(struct chunk *c, uint64_t version)
 	r = tern_updater_copy(u, c->kept, copy->w, chunk_w(c, version));
 	if (r == 0)
 		r = tern_updater_get_state(u, c->kept, &copy->state);
+	if (r == 0 && !is_finite(copy, c->plan->count))
+		r = -EDOM;
 	return r == 0 ? skip_copy(c, &copy->skipped, &copy->tensor_count) : r;
 }
 
@@ -219,6 +250,20 @@ static int build(struct tern_server *s)
 	return r;
 }
 
+/* A snapshot of a model that has diverged would replace a good one, and nothing that the job still
+ * computes is of use. So the job ends. */
+static void diverged(struct tern_server *s)
+{
+	static const char why[] =
+		"the parameters, or the optimizer's state, are no longer "
+		"finite numbers";
+	uint64_t step = s->snapshots->id.step;
+
+	finish(s, why, false);
+	server_fail(s, -EDOM, "after step %llu %s: a lower learning rate may help",
+		(unsigned long long)step, why);
+}
+
 /* All chunks are copied: writes the part. */
 static void write_part(struct tern_server *s)
 {
@@ -227,6 +272,10 @@ static void write_part(struct tern_server *s)
 
 	for (uint32_t i = 0; i < s->chunk_count && r == 0; i++)
 		r = s->chunks[i].copy->status;
+	if (r == -EDOM) {
+		diverged(s);
+		return;
+	}
 	n->path = tern_snapshot_path(s->opts.snapshots.directory,
 		tern_snapshot_part_name(n->id, s->index).text);
 	if (r == 0)

@@ -524,6 +524,15 @@ void launch_tell_unsaved(struct launch *l, const char *how)
 
 int launch_say_end(struct launch *l, int code, const char *text)
 {
+	char more[1500];
+
+	/* Server 0 says the same, but the first error may be that of another process. */
+	if (code == EXIT_JOB && l->snapshot_step && !strstr(text, "--resume")) {
+		snprintf(more, sizeof(more), "%s: --resume %.200s goes on from step %lld",
+			text, l->opts.settings->snapshots.directory,
+			(long long)l->snapshot_step);
+		text = more;
+	}
 	output_error(&l->out, l->command->name, "%s", text);
 	if (l->out.json)
 		report_failed(text, code);

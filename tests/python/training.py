@@ -344,6 +344,31 @@ def a_loss_that_is_no_number_ends_the_job():
         assert "no longer a number" in process.error().splitlines()[-1], process.said()
 
 
+# Its losses are numbers, whatever its parameters are.
+BLIND = """
+import numpy
+import pytern
+with pytern.Session(steps=100_000_000, verify_first=0) as s:
+    w = s.tensor("w", (5, 3), pytern.constant(1))
+    for slot in s.slots():
+        with slot:
+            slot.push(w, numpy.full(w.shape, numpy.nan if slot.step > 50 else 0, numpy.float32))
+            slot.loss(1)
+"""
+
+
+def parameters_that_are_no_numbers_are_in_no_snapshot_and_end_the_job():
+    snapshots = SCRATCH / "blind"
+    with Job(1, 2, "tcp", "--snapshots", snapshots, "--snapshot-every", 10) as job:
+        process = job.worker(0, "-c", BLIND).end(1)
+        assert "are no longer finite numbers" in process.error().splitlines()[-1], process.said()
+        for server in job.servers:
+            server.end(1)
+        assert "no snapshot of step" in "\n".join(map(str, job.servers[0].lines)), job.servers[0].said()
+    steps = [int(manifest.name.split("-")[1]) for manifest in snapshots.glob("*.json")]
+    assert all(step <= 51 for step in steps), steps
+
+
 def a_worker_that_stood_still_hears_that_its_slot_is_revoked():
     out = SCRATCH / "stood.npy"
     with Job(2, 1, "tcp", "--worker-timeout", "1") as job:
@@ -426,6 +451,7 @@ CASES = [
     mistakes_are_told_in_a_sentence,
     a_slot_that_has_ended_raises,
     a_loss_that_is_no_number_ends_the_job,
+    parameters_that_are_no_numbers_are_in_no_snapshot_and_end_the_job,
     a_worker_that_stood_still_hears_that_its_slot_is_revoked,
     a_finisher_that_takes_long_hears_of_the_timeout_and_of_goes_on,
     a_session_can_be_closed_by_another_thread,

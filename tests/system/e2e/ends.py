@@ -6,11 +6,14 @@ file.
 usage: ends.py TERN [SLOW_FSYNC.so SLOW_READ.so]
 """
 import contextlib
+import json
+import math
 import os
 import re
 import resource
 import shlex
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -202,6 +205,30 @@ def model_that_is_no_number_is_not_saved():
     assert "their loss are no longer numbers" in failed.error, failed.error
     assert failed.events[-1]["event"] == "failed", failed.events
     assert not directory.exists() or not list(directory.iterdir())
+
+
+def floats_of(directory):
+    """The values of all parts of snapshots."""
+    for part in directory.glob("*.safetensors"):
+        data = part.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        for name, tensor in json.loads(data[8:8 + size]).items():
+            if name != "__metadata__" and tensor["dtype"] == "F32":
+                begin, end = (8 + size + o for o in tensor["data_offsets"])
+                yield from struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+
+
+def model_that_is_no_number_is_in_no_snapshot():
+    """The job ends with the name of the slot, or of the step whose snapshot was not taken, and good snapshots stay."""
+    snapshots = job.SCRATCH / "diverged-snapshots"
+    # The weight decay multiplies each parameter by -1.05 in a step.
+    more = "--optimizer", "sgd", "--weight-decay", 2.004, "--snapshots", snapshots, "--snapshot-every", 50, "--json"
+    failed = job.finish("train", *job.small(*more, steps=90000, lr=1, model="softmax"), code=1)
+    error = failed.error.splitlines()[-1]
+    assert re.search(r"slot 0 of step \d+: the loss is no longer a number|after step \d+ the parameters", error), error
+    assert re.search(r"--resume \S+ goes on from step \d+", error), error
+    values = list(floats_of(snapshots))
+    assert values and all(map(math.isfinite, values))
 
 
 # ---- asked to leave ----------------------------------------------------------------------
@@ -512,6 +539,7 @@ tap.run([
     worker_that_reads_its_data_ends_when_it_is_asked,
     higher_loss_than_at_the_start_is_said,
     model_that_is_no_number_is_not_saved,
+    model_that_is_no_number_is_in_no_snapshot,
     terminated_first_worker_costs_nothing_over_tcp,
     terminated_worker_costs_nothing_over_shm,
     terminated_worker_leaves_with_exit_code_0,
