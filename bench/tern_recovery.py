@@ -105,7 +105,7 @@ class Drill:
             self.follow(kill, "back", time.monotonic())
 
     def by_launcher(self, name, workers):
-        """A process of `tern train`, which starts all again. Each kill is of a new job, since a launcher waits longer
+        """A process of `tern train`, which starts it again. Each kill is of a new job, since a launcher waits longer
         each further time."""
         for _ in range(self.options.kills):
             job = self.new_job(workers)

@@ -16,10 +16,13 @@
 _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"the supervisor has room for all processes of the largest job");
 
-#define SECRET_FD     "3"  /* SUPERVISE_SECRET_FD as text */
-#define MEMORY_MS     100  /* interval of checks of free memory while processes start */
+#define SECRET_FD "3" /* SUPERVISE_SECRET_FD as text */
+#define MEMORY_MS 100 /* interval of checks of free memory while processes start */
 #define LEAVE_MORE_MS 1500 /* launch_leave_ms() */
-#define AGAIN_MS      10 /* interval of looks whether a killed worker has left processes */
+#define AGAIN_MS  10  /* interval of looks whether a killed worker has left processes */
+/* How long, in seconds, children wait for one that is started again: far longer than the
+ * longest pause before that and the reading of a snapshot. A launcher that gives up ends them. */
+#define SERVER_WAIT_S "3600"
 /* Memory that must stay free on a host with 16 GiB or more; on smaller ones 1/64 of it. */
 #define MEMORY_LOW (256ull << 20)
 
@@ -162,7 +165,12 @@ static size_t add_device(const struct launch *l, const char **args)
 	return 4;
 }
 
-/* Writes the address at which a server listens. */
+const char *launch_server_wait(const struct launch *l)
+{
+	return l->opts.goes_back ? SERVER_WAIT_S : "0";
+}
+
+/* Writes the address at which the user wants a server to listen. */
 static void write_listen(const struct launch *l, unsigned index, char *out, size_t bytes)
 {
 	const char *listen = l->opts.settings->listen, *port = port_of(listen);
@@ -174,17 +182,39 @@ static void write_listen(const struct launch *l, unsigned index, char *out, size
 		snprintf(out, bytes, "%s", listen);
 }
 
-static void start_server(struct launch *l, unsigned index)
+/* Adds where the server listens, and which servers it comes to. `listen` is room for text. */
+static size_t add_place(const struct launch *l, unsigned index,
+	const struct launch_place *place, const char **args, char *listen, size_t bytes)
 {
+	size_t n = 0;
+
+	if (!place->listen && l->opts.settings->listen)
+		write_listen(l, index, listen, bytes);
+	if (place->listen || l->opts.settings->listen) {
+		args[n++] = "--listen";
+		args[n++] = place->listen ? place->listen : listen;
+	}
+	if (place->join) {
+		args[n++] = "--join";
+		args[n++] = place->join;
+	}
+	return n;
+}
+
+void launch_server(struct launch *l, unsigned index, const struct launch_place *place)
+{
+	static const struct launch_place first = {NULL, NULL, NULL};
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
+	struct snapshot_settings snapshots = s->snapshots;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
 		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[38 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[40 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
-		"--workers", workers, "--server-wait", "0", "--drain-within", drain_s};
+		"--workers", workers, "--server-wait", launch_server_wait(l),
+		"--drain-within", drain_s};
 	size_t n = 18;
 
 	snprintf(number, sizeof(number), "%u", index);
@@ -203,11 +233,8 @@ static void start_server(struct launch *l, unsigned index)
 		args[n++] = "--threads";
 		args[n++] = threads;
 	}
-	if (s->listen) {
-		write_listen(l, index, listen, sizeof(listen));
-		args[n++] = "--listen";
-		args[n++] = listen;
-	}
+	n += add_place(
+		l, index, place ? place : &first, args + n, listen, sizeof(listen));
 	if (l->opts.log_level != TERN_LOG_DEFAULT) {
 		args[n++] = "--log-level";
 		args[n++] = tern_log_level_name(l->opts.log_level);
@@ -215,7 +242,9 @@ static void start_server(struct launch *l, unsigned index)
 	if (s->secret.insecure)
 		args[n++] = "--insecure";
 	n += launch_add_secret(l, args + n);
-	n += snapshots_args(&s->snapshots, args + n, &snapshot_args);
+	if (place && place->resume)
+		snapshots.resume = place->resume;
+	n += snapshots_args(&snapshots, args + n, &snapshot_args);
 	if (s->logdir && index == 0) { /* server 0 is the one that writes */
 		args[n++] = "--logdir";
 		args[n++] = s->logdir;
@@ -244,25 +273,26 @@ static bool may_start(const struct launch *l)
 					  count < servers + l->opts.workers);
 }
 
-/* Called when all servers listen: builds the workers' --join, and reports the start. */
-static void prepare_workers(struct launch *l)
+/* Writes the workers' --join. */
+static void write_join(struct launch *l)
 {
 	size_t n = 0;
 
 	for (uint64_t i = 0; i < l->opts.servers; i++)
 		n += (size_t)snprintf(l->join + n, sizeof(l->join) - n, "%s%.120s",
 			i ? "," : "", l->addresses[i]);
-	l->listening(l);
 }
 
 static void start_next(struct launch *l)
 {
 	unsigned servers = (unsigned)l->opts.servers, next = l->sup.child_count;
 
-	if (next >= servers && !*l->join)
-		prepare_workers(l);
+	if (next >= servers && !*l->join) {
+		write_join(l);
+		l->listening(l);
+	}
 	if (next < servers)
-		start_server(l, next);
+		launch_server(l, next, NULL);
 	else
 		l->start_worker(l, next - servers);
 }
@@ -288,7 +318,7 @@ static void look_at_memory(struct launch *l)
 	launch_fail(l);
 }
 
-/* Returns the time until a worker is started again, or timeout_ms if that is less. While a
+/* Returns the time until a process is started again, or timeout_ms if that is less. While a
  * job ends, none is. */
 static int next_again_ms(const struct launch *l, int timeout_ms)
 {
@@ -306,7 +336,7 @@ void launch_turn(struct launch *l, int timeout_ms)
 {
 	if (may_start(l))
 		start_next(l);
-	restart_workers(l);
+	restart_turn(l);
 	if (l->next_again_ns)
 		timeout_ms = next_again_ms(l, timeout_ms);
 	if (may_start(l))
@@ -363,13 +393,32 @@ bool launch_workers_to_come(const struct launch *l)
 
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event)
 {
-	const char *address = json_string_value(json_object_get(event, "address"));
+	const char *text = json_string_value(json_object_get(event, "address"));
+	unsigned i = launch_number(l, c);
+	char *address = text && i < l->opts.servers ? strdup(text) : NULL;
+
+	if (!address)
+		return;
+	l->listening_count += !l->addresses[i];
+	free(l->addresses[i]);
+	l->addresses[i] = address;
+	l->unheard[i] = false;
+	if (*l->join)
+		write_join(l);
+}
+
+void launch_take_begun(struct launch *l, const struct child *c)
+{
 	unsigned i = launch_number(l, c);
 
-	if (!address || i >= l->opts.servers || l->addresses[i])
-		return;
-	l->addresses[i] = strdup(address);
-	l->listening_count++;
+	l->known[i] = l->at_steps[i] = true;
+	l->begun = l->begun || i == 0;
+}
+
+void launch_take_back(struct launch *l, const struct child *c)
+{
+	l->at_steps[launch_number(l, c)] = false;
+	l->undecided = true;
 }
 
 struct child *launch_take_loss(struct launch *l, const json_t *event)

@@ -68,10 +68,10 @@ struct restarts {
 		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
 		LOGDIR_OPTION(settings, field.logdir),                                   \
 		OPTION(COUNT, "restarts", "K",                                           \
-			"start a worker again that was killed, at most K times in 10 "   \
-			"minutes; with --snapshots start all processes again, from the " \
-			"newest snapshot, when a server or the last worker was killed, " \
-			"at most K times; not given: 3 with --snapshots, else 0",        \
+			"start a process again that was killed, at most K times in 10 "  \
+			"minutes: a worker that others go on without; with --snapshots " \
+			"also a server or the last worker, and the job goes back to "    \
+			"its newest snapshot; not given: 3 with --snapshots, else 0",    \
 			settings, field.restarts, .max = 1000),                          \
 		DRAIN_OPTION(settings, field.drain_within_s)
 
@@ -84,6 +84,9 @@ struct launch_opts {
 	 * be one of several that start the workers of a job. */
 	uint64_t servers, workers, first_worker;
 	uint64_t all_workers; /* of the job */
+	/* The processes of the job stay when a server or the last worker was killed, and go
+	 * back to the newest snapshot when it was started again (restart.h). */
+	bool goes_back;
 	/* Server I listens at the port of `listen` plus I. */
 	bool consecutive_ports;
 	bool json;
@@ -110,7 +113,13 @@ struct launch {
 	struct secret secret; /* secret of this job, given to its children */
 	const char *spin_us;  /* --spin-us of servers and workers */
 	unsigned listening_count;
+	/* Where each server listens, or has listened before it was killed. */
 	char *addresses[TERN_SERVERS_MAX];
+	/* By server: it has said "begun" since it was started, so all workers know its
+	 * address; and the steps have not ended for it since, by its event "back". */
+	bool known[TERN_SERVERS_MAX], at_steps[TERN_SERVERS_MAX];
+	bool begun;                     /* server 0 has said "begun" */
+	bool unheard[TERN_SERVERS_MAX]; /* started again, and not listening yet */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
 	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker has read its data */
@@ -124,10 +133,18 @@ struct launch {
 	uint64_t loss_ns; /* time of the first loss that is not yet reported; 0: none */
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
-	/* By child number: restarts of this worker alone, restart.h. */
+	/* By child number: restarts of this process alone, restart.h. */
 	struct restarts restarts[SUPERVISE_CHILDREN_MAX];
-	/* Time when the worker is started again; 0: it is not to be. And the first of these. */
+	/* Time when the process is started again; 0: it is not to be. And the first of these. */
 	uint64_t again_ns[SUPERVISE_CHILDREN_MAX], next_again_ns;
+	/* With opts.goes_back: these servers were killed, and restart_turn() is to decide about
+	 * them and about workers. */
+	bool lost[TERN_SERVERS_MAX], undecided;
+	/* Killed, and the job cannot go on in place with another one; `exhausted`: since it was
+	 * started again too often. NULL: there is none. */
+	const struct child *stranded;
+	bool exhausted;
+	bool went_back;     /* a server or the last worker was started again */
 	uint64_t served_ns; /* time when the last server ended; 0: one still runs */
 	uint64_t failed_ns; /* time when the job failed; 0: it has not failed */
 	/* Server 0 says that all workers have what they need, and writes the last snapshot. */
@@ -167,6 +184,17 @@ void launch_fail(struct launch *l);
 void launch_role(
 	struct launch *l, const char *role, unsigned index, const char *const *args);
 
+/* Starts a server. `place` is NULL for the first one of this number. */
+struct launch_place {
+	const char *listen; /* --listen; NULL: as the user says */
+	const char *join;   /* NULL: no --join */
+	const char *resume; /* --resume; NULL: as the user says */
+};
+void launch_server(struct launch *l, unsigned index, const struct launch_place *place);
+
+/* The value of --server-wait for the children. */
+const char *launch_server_wait(const struct launch *l);
+
 /* Adds the arguments that let a child read the secret. Returns how many were added. */
 size_t launch_add_secret(const struct launch *l, const char **args);
 
@@ -188,6 +216,10 @@ void launch_tell_unsaved(struct launch *l, const char *how);
 
 /* Takes the event "listening" of a server. */
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);
+
+/* Takes the event "begun" or "back" of a server. */
+void launch_take_begun(struct launch *l, const struct child *c);
+void launch_take_back(struct launch *l, const struct child *c);
 
 /* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
  * names none of this process's, or one that is known to be lost. */

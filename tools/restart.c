@@ -5,18 +5,25 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #define WINDOW_NS (600 * TERN_NS_PER_S)
 /* How often, if the user does not say. */
-#define MOST 3u
+#define MOST            3u
+#define PAUSE_DOUBLINGS 5u /* the longest pause has 2^5 s */
 
 static uint64_t most_of(const struct launch_settings *settings)
 {
 	if (settings->restarts != UINT64_MAX)
 		return settings->restarts;
 	return settings->snapshots.directory ? MOST : 0;
+}
+
+bool restart_is_wanted(const struct launch_settings *settings)
+{
+	return settings->snapshots.directory && most_of(settings) > 0;
 }
 
 /* Counts one more restart. False: there were `most` in the last 10 minutes. */
@@ -33,10 +40,50 @@ static bool count(struct restarts *restarts, uint64_t most)
 	return true;
 }
 
-/* Time before the next restart: a second, and twice as long each further time. */
+/* Time before the next restart: none, then a second, and twice as long each further time. */
 static unsigned pause_s(const struct restarts *restarts)
 {
-	return 1u << (TERN_MIN(restarts->count, 6ull) - 1);
+	return restarts->count < 2
+		       ? 0
+		       : 1u << TERN_MIN(restarts->count - 2, (uint64_t)PAUSE_DOUBLINGS);
+}
+
+/* Writes "it is started again in 2 s", without a time if there is no pause. */
+static void describe_pause(const struct restarts *restarts, char *text, size_t bytes)
+{
+	size_t n = (size_t)snprintf(text, bytes, "it is started again");
+
+	if (pause_s(restarts))
+		snprintf(text + n, bytes - n, " in %u s", pause_s(restarts));
+}
+
+/* Writes "(restart 1, at most 3 in 10 minutes)". */
+static void describe_count(
+	const struct restarts *restarts, uint64_t most, char *text, size_t bytes)
+{
+	snprintf(text, bytes, "(restart %llu, at most %llu in 10 minutes)",
+		(unsigned long long)restarts->count, (unsigned long long)most);
+}
+
+/* Writes from where the job will go on. */
+static void describe_origin(
+	const struct launch_settings *settings, char *text, size_t bytes)
+{
+	struct tern_snapshot_id id;
+
+	if (snapshots_newest(settings->snapshots.directory, &id) == 0)
+		snprintf(text, bytes, "snapshot %s", tern_snapshot_short_name(id).text);
+	else
+		snprintf(text, bytes, "%s",
+			settings->snapshots.resume ? "where it was resumed"
+						   : "its first step");
+}
+
+static void tell(struct launch *l, const char *who, uint64_t number, const char *text)
+{
+	launch_report(l, l->command->name,
+		json_pack("{ss ss* sI so}", "event", "restart", "who", who, "count",
+			(json_int_t)number, "text", report_text(text)));
 }
 
 /* ---- all processes ---- */
@@ -45,28 +92,20 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
 	struct restarts *restarts, const char *cause)
 {
 	const char *directory = settings->snapshots.directory;
-	char from[TERN_SNAPSHOT_NAME_BYTES + 20] = "at its first step", text[900];
+	char from[TERN_SNAPSHOT_NAME_BYTES + 20], how_often[80], text[900];
 	uint64_t most = most_of(settings);
 	struct tern_snapshot_id id;
 
-	if (!directory || !count(restarts, most))
+	if (!directory || l->exhausted || !count(restarts, most))
 		return false;
-	if (snapshots_newest(directory, &id) == 0) {
+	describe_origin(settings, from, sizeof(from));
+	if (snapshots_newest(directory, &id) == 0)
 		settings->snapshots.resume = directory;
-		snprintf(from, sizeof(from), "from snapshot %s",
-			tern_snapshot_short_name(id).text);
-	} else if (settings->snapshots.resume) {
-		snprintf(from, sizeof(from), "from where it was resumed");
-	}
+	describe_count(restarts, most, how_often, sizeof(how_often));
 	snprintf(text, sizeof(text),
-		"%.600s: all processes are started again, and the job goes on %s "
-		"(restart "
-		"%llu, at most %llu in 10 minutes)",
-		cause, from, (unsigned long long)restarts->count,
-		(unsigned long long)most);
-	launch_report(l, l->command->name,
-		json_pack("{ss sI so}", "event", "restart", "count",
-			(json_int_t)restarts->count, "text", report_text(text)));
+		"%.600s: all processes are started again, and the job goes on from %s %s",
+		cause, from, how_often);
+	tell(l, NULL, restarts->count, text);
 	return true;
 }
 
@@ -75,7 +114,7 @@ void restart_pause(const struct restarts *restarts)
 	nanosleep(&(struct timespec){.tv_sec = pause_s(restarts)}, NULL);
 }
 
-/* ---- one worker ---- */
+/* ---- when processes are started again ---- */
 
 static void set_next(struct launch *l)
 {
@@ -86,36 +125,42 @@ static void set_next(struct launch *l)
 			l->next_again_ns = l->again_ns[i];
 }
 
-/* True if nobody needs another worker any more, or this process is one of several ranks. */
+static void plan(struct launch *l, unsigned i)
+{
+	l->again_ns[i] = tern_clock_ns() + pause_s(&l->restarts[i]) * TERN_NS_PER_S;
+	set_next(l);
+}
+
+/* True if nobody needs another process any more, or this one is one of several ranks. */
 static bool is_of_no_use(const struct launch *l)
 {
 	return l->failed_ns || l->sup.signal || l->served_ns || l->safe ||
 	       l->opts.all_workers != l->opts.workers;
 }
 
+/* ---- one worker, while others go on ---- */
+
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes)
 {
 	unsigned i = launch_number(l, c);
 	uint64_t most = most_of(l->opts.settings);
+	char again[60], how_often[80];
 
 	/* A worker that had said goodbye before it was killed is not lost for server 0, which
 	 * would not let another one in. */
 	if (c->running || !WIFSIGNALED(c->status) || !l->missed[i] || l->again_ns[i] ||
 		is_of_no_use(l) || !count(&l->restarts[i], most))
 		return false;
-	snprintf(text, bytes,
-		", and it is started again in %u s (restart %llu, at most %llu in 10 "
-		"minutes)",
-		pause_s(&l->restarts[i]), (unsigned long long)l->restarts[i].count,
-		(unsigned long long)most);
-	l->again_ns[i] = tern_clock_ns() + pause_s(&l->restarts[i]) * TERN_NS_PER_S;
-	set_next(l);
+	describe_pause(&l->restarts[i], again, sizeof(again));
+	describe_count(&l->restarts[i], most, how_often, sizeof(how_often));
+	snprintf(text, bytes, ", and %s %s", again, how_often);
+	plan(l, i);
 	return true;
 }
 
 void restart_late(struct launch *l, const struct child *c)
 {
-	char again[120], text[200];
+	char again[160], text[240];
 
 	if (!l->told[launch_number(l, c)] || !restart_worker(l, c, again, sizeof(again)))
 		return;
@@ -124,7 +169,178 @@ void restart_late(struct launch *l, const struct child *c)
 		json_pack("{ss so}", "event", "note", "text", report_text(text)));
 }
 
-/* Starts a worker again, unless processes that it has left are still there: they are
+/* ---- a job that goes back ---- */
+
+/* True if the process was killed. A server with --snapshots that was asked to end leaves the
+ * others waiting for it, too. */
+static bool was_killed(const struct launch *l, const struct child *c)
+{
+	return !c->running &&
+	       (WIFSIGNALED(c->status) ||
+		       (!launch_is_worker(l, c) && WEXITSTATUS(c->status) > 128));
+}
+
+/* True if a worker has ended by itself. The job is about to end, or its servers would wait for
+ * this worker. */
+static bool has_left(const struct launch *l)
+{
+	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
+		if (!l->sup.children[i].running && WIFEXITED(l->sup.children[i].status))
+			return true;
+	return false;
+}
+
+bool restart_takes(struct launch *l, const struct child *c)
+{
+	unsigned i = launch_number(l, c);
+
+	if (!l->opts.goes_back || !l->begun || is_of_no_use(l) || !was_killed(l, c) ||
+		has_left(l))
+		return false;
+	if (!launch_is_worker(l, c)) {
+		l->at_steps[i] = l->known[i] = false;
+		l->lost[i] = true;
+	}
+	l->undecided = true;
+	return true;
+}
+
+bool restart_has_failed(const struct launch *l, const struct child *c)
+{
+	return !launch_is_worker(l, c) && l->unheard[launch_number(l, c)];
+}
+
+/* The part of an address behind "tcp://"; NULL if only the process that has had it can. */
+static const char *reusable(const char *address)
+{
+	const char *rest = strstr(address, "://");
+
+	return rest && strchr(rest + 3, ':') ? rest + 3 : NULL;
+}
+
+/* True if this server can tell all workers where another one is. */
+static bool is_guide(const struct launch *l, unsigned i)
+{
+	return l->sup.children[i].running && l->known[i];
+}
+
+static bool has_guide(const struct launch *l)
+{
+	for (unsigned i = 0; i < l->opts.servers; i++)
+		if (is_guide(l, i))
+			return true;
+	return false;
+}
+
+/* True if the workers will find the server when it is started again. */
+static bool can_be_found(const struct launch *l, unsigned i)
+{
+	return has_guide(l) || reusable(l->addresses[i]);
+}
+
+/* Starts a server again. Without a server that all workers know, the others are named, too, that
+ * will come again at their former addresses. */
+static void start_server(struct launch *l, unsigned index)
+{
+	const char *directory = l->opts.settings->snapshots.directory;
+	char join[sizeof(l->join)] = "", listen[128];
+	struct launch_place place = {NULL, NULL, NULL};
+	bool guided = has_guide(l);
+	struct tern_snapshot_id id;
+	size_t n = 0;
+
+	for (unsigned i = 0; i < l->opts.servers; i++)
+		if (i != index && (!guided || l->sup.children[i].running))
+			n += (size_t)snprintf(join + n, sizeof(join) - n, "%s%.120s",
+				n ? "," : "", l->addresses[i]);
+	if (!guided) {
+		/* A copy, since the address changes while this server listens. */
+		snprintf(listen, sizeof(listen), "%s", reusable(l->addresses[index]));
+		place.listen = listen;
+	}
+	if (n)
+		place.join = join;
+	else if (snapshots_newest(directory, &id) == 0)
+		place.resume = directory;
+	l->unheard[index] = true;
+	launch_server(l, index, &place);
+}
+
+/* Plans to start a process again without which the job cannot go on, and tells the user. False: it
+ * was started again too often. */
+static bool plan_back(struct launch *l, const struct child *c)
+{
+	const struct launch_settings *settings = l->opts.settings;
+	char to[TERN_SNAPSHOT_NAME_BYTES + 20], how[160], again[60], how_often[80],
+		text[500];
+	struct restarts *restarts = &l->restarts[launch_number(l, c)];
+
+	if (!count(restarts, most_of(settings)))
+		return false;
+	supervise_describe(c, how, sizeof(how));
+	describe_origin(settings, to, sizeof(to));
+	describe_pause(restarts, again, sizeof(again));
+	describe_count(restarts, most_of(settings), how_often, sizeof(how_often));
+	snprintf(text, sizeof(text), "%s: %s, and the job goes back to %s %s", how, again,
+		to, how_often);
+	tell(l, c->name, restarts->count, text);
+	plan(l, launch_number(l, c));
+	l->went_back = true;
+	return true;
+}
+
+static void strand(struct launch *l, const struct child *c, bool exhausted)
+{
+	l->stranded = c;
+	l->exhausted = exhausted;
+}
+
+static void decide_server(struct launch *l, unsigned i)
+{
+	const struct child *c = &l->sup.children[i];
+
+	l->lost[i] = false;
+	if (!can_be_found(l, i))
+		strand(l, c, false);
+	else if (!plan_back(l, c))
+		strand(l, c, true);
+}
+
+/* Workers that were killed need not wait until server 0 has lost them: it begins anew, with
+ * their places free. */
+static void decide_workers(struct launch *l)
+{
+	const struct child *killed = NULL;
+	bool left = false;
+
+	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++) {
+		const struct child *c = &l->sup.children[i];
+
+		if (was_killed(l, c) && !l->again_ns[i]) {
+			if (plan_back(l, c))
+				l->told[i] = true;
+			else
+				killed = c;
+		}
+		left = left || c->running || l->again_ns[i];
+	}
+	if (!left && killed)
+		strand(l, killed, true);
+}
+
+static void decide(struct launch *l)
+{
+	l->undecided = false;
+	for (unsigned i = 0; i < l->opts.servers && !l->stranded; i++)
+		if (l->lost[i])
+			decide_server(l, i);
+	if (!l->stranded && !l->at_steps[0])
+		decide_workers(l);
+}
+
+/* ---- starting ---- */
+
+/* Starts a process again, unless processes that it has left are still there: they are
  * killed. */
 static void start(struct launch *l, struct child *c)
 {
@@ -135,22 +351,36 @@ static void start(struct launch *l, struct child *c)
 		return;
 	}
 	l->again_ns[i] = 0;
+	if (!launch_is_worker(l, c) && !can_be_found(l, i)) {
+		strand(l, c, false);
+		return;
+	}
 	l->died[i] = l->told[i] = l->ready[i] = false;
 	free(l->missed[i]);
 	l->missed[i] = NULL;
 	l->sup.replaced = c;
-	l->start_worker(l, i - (unsigned)l->opts.servers);
+	if (launch_is_worker(l, c))
+		l->start_worker(l, i - (unsigned)l->opts.servers);
+	else
+		start_server(l, i);
 	l->sup.replaced = NULL;
 }
 
-void restart_workers(struct launch *l)
+bool restart_is_pending(const struct launch *l)
 {
-	uint64_t now_ns = tern_clock_ns();
+	return !is_of_no_use(l) && (l->next_again_ns || l->undecided);
+}
 
-	if (!l->next_again_ns || now_ns < l->next_again_ns || is_of_no_use(l))
+void restart_turn(struct launch *l)
+{
+	if (is_of_no_use(l))
 		return;
-	for (unsigned i = 0; i < l->sup.child_count; i++)
-		if (l->again_ns[i] && now_ns >= l->again_ns[i])
+	if (l->undecided)
+		decide(l);
+	if (!l->next_again_ns || tern_clock_ns() < l->next_again_ns)
+		return;
+	for (unsigned i = 0; i < l->sup.child_count && !l->stranded; i++)
+		if (l->again_ns[i] && tern_clock_ns() >= l->again_ns[i])
 			start(l, &l->sup.children[i]);
 	set_next(l);
 }

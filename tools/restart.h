@@ -1,34 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Starting what was killed again, in sync mode: the bytes of the result are those of a job that
- * was not killed. A worker alone is started while the others go on. When a server was killed,
- * or the last worker, all processes are started anew, and the servers go on from the newest
- * snapshot.
+ * was not killed.
+ *
+ *     killed                           what is started again
+ *     a worker, others go on           this worker
+ *     a server, or the last worker     with opts.goes_back these processes only: all others stay,
+ *                                      and go back to the newest snapshot (server/back.c); else
+ *                                      all processes
+ *
+ * A server that is started again must be found by the workers. Its new address is told to them by
+ * a server that they know: one that still runs and with which the steps have begun. Without such
+ * a server it listens at its former address. Over shm an address belongs to one process, so
+ * there the job cannot go on in place then, and all processes are started again.
  */
 #ifndef TERN_TOOLS_RESTART_H
 #define TERN_TOOLS_RESTART_H
 
 #include "tools/launch.h"
 
-/* True if the job is to be started again, because of `cause`: it takes snapshots, and has not
- * been started again too often. The user was told, and settings->snapshots.resume is what the
- * servers need. The caller ends what is left of the job, and calls restart_pause(). */
+/* True if a job of these settings may be started again after a server was killed. */
+bool restart_is_wanted(const struct launch_settings *settings);
+
+/* True if all processes are to be started again, because of `cause`: the job takes snapshots, and
+ * nothing has been started again too often. The user was told, and settings->snapshots.resume is
+ * what the servers need. The caller ends what is left of the job, and calls restart_pause(). */
 bool restart_is_due(struct launch *l, struct launch_settings *settings,
 	struct restarts *restarts, const char *cause);
 
-/* Waits for a second, and twice as long each further time. Signals have their default
- * actions. */
+/* Waits before that, as before each restart: not before the first one in 10 minutes, a second
+ * before the next one, and twice as long each further time. Signals have their default actions. */
 void restart_pause(const struct restarts *restarts);
 
+/* A process has ended. True if it was killed and the job goes on in place with another one, so the
+ * job has not failed: restart_turn() sees to it, and sets l->stranded if that cannot be. */
+bool restart_takes(struct launch *l, const struct child *c);
+
+/* True if the process is a server that has ended before it listened again, since another program
+ * has its former port, say. All processes may be started again then. */
+bool restart_has_failed(const struct launch *l, const struct child *c);
+
 /* True if the worker was killed, server 0 has lost it and others go on: then launch_turn() will
- * start it again, and text gets ", and it is started again in ...". In async mode the servers
+ * start it again, and text gets ", and it is started again (...)". In async mode the servers
  * refuse it then, in words. */
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes);
 
 /* A server has lost the worker. If its end was told before that, it may be started again now. */
 void restart_late(struct launch *l, const struct child *c);
 
-/* Starts workers again whose time has come. Called by launch_turn(). */
-void restart_workers(struct launch *l);
+/* True if a process is to be started again, or restart_turn() is to decide that. */
+bool restart_is_pending(const struct launch *l);
+
+/* Decides about processes that were killed, and starts those whose time has come. Called by
+ * launch_turn(). */
+void restart_turn(struct launch *l);
 
 #endif

@@ -576,7 +576,7 @@ static int check_snapshots(const struct server_settings *settings, struct messag
 {
 	struct snapshot_settings snapshots = settings->snapshots;
 
-	if (settings->join && snapshots.directory && !snapshots.resume &&
+	if (settings->join && snapshots.directory &&
 		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
 		snapshots.resume = snapshots.directory;
 	return snapshots_check(&snapshots, error);

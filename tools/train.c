@@ -15,7 +15,8 @@
  *
  * A worker may die once the steps have begun: the servers continue with the other
  * workers. The loss is reported in a line, after the same wait, unless the job has failed
- * by then.
+ * by then. A job with --snapshots in sync mode also goes on after a server or the last worker
+ * was killed: it is started again, and all others stay (restart.h).
  *
  * At most UNREADY_MAX workers are starting at once. A worker that has started has its data
  * in memory, so the free memory then shows whether more workers fit. The limit also leaves
@@ -68,7 +69,7 @@ struct train {
 	/* The first process that was killed by a signal, else the first that exited with a
 	 * failure. */
 	char dead[160];
-	bool killed; /* the process of `dead` was killed by a signal */
+	bool killed; /* the process of `dead` was, or is as good as (restart_has_failed()) */
 	/* The job is being ended: failures of children are only a consequence. */
 	bool ending;
 	json_t *done;
@@ -120,7 +121,7 @@ static void start_worker(struct launch *l, unsigned index)
 	args[n++] = "--spin-us";
 	args[n++] = l->spin_us;
 	args[n++] = "--server-wait";
-	args[n++] = "0";
+	args[n++] = launch_server_wait(l);
 	n += launch_add_secret(l, args + n);
 	args[n] = NULL;
 	launch_role(l, "worker", index, args);
@@ -294,6 +295,14 @@ static void take_served(struct train *t, const struct child *c, json_t *event)
 	report(&t->l.out, c->name, event);
 }
 
+/* Forgets who was killed and which errors there were: they cannot be the cause if the job fails
+ * later. */
+static void forget_causes(struct train *t)
+{
+	t->killed = false;
+	*t->dead = *t->l.error = '\0';
+}
+
 static void take_worker_event(
 	struct train *t, const struct child *c, const char *name, json_t *event)
 {
@@ -304,6 +313,8 @@ static void take_worker_event(
 		t->l.ready[launch_number(&t->l, c)] = true;
 	} else if (strcmp(name, "begun") == 0) {
 		t->begun = t->l.settled = true;
+		if (t->l.went_back && !t->l.failed_ns)
+			forget_causes(t);
 	} else if (strcmp(name, "done") == 0) {
 		take_slot_losses(t, event);
 		/* The finisher is the worker that tests and saves the parameters. Its
@@ -387,6 +398,10 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_worker_event(t, c, name, event);
 	} else if (strcmp(name, "listening") == 0) {
 		launch_take_listening(&t->l, c, event);
+	} else if (strcmp(name, "begun") == 0) {
+		launch_take_begun(&t->l, c);
+	} else if (strcmp(name, "back") == 0) {
+		launch_take_back(&t->l, c);
 	} else if (strcmp(name, "saving") == 0) {
 		launch_take_saving(&t->l, c);
 	} else if (strcmp(name, "lost") == 0) {
@@ -413,27 +428,31 @@ static void on_status(void *arg)
 	report(&t->l.out, "train", json_pack("{ss ss}", "event", "status", "text", text));
 }
 
-/* ---- lost workers ---- */
+/* ---- lost processes ---- */
 
 static void on_exit_of(void *arg, struct child *c)
 {
 	struct train *t = arg;
 	bool input = WIFEXITED(c->status) && WEXITSTATUS(c->status) == EXIT_INPUT;
+	bool killed = WIFSIGNALED(c->status) || restart_has_failed(&t->l, c), taken;
 
 	if (t->ending)
+		return;
+	taken = !t->done && restart_takes(&t->l, c);
+	if (taken && !launch_is_worker(&t->l, c))
 		return;
 	if (!launch_is_worker(&t->l, c) && !launch_running(&t->l, false))
 		t->l.served_ns = tern_clock_ns();
 	if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0)
 		return;
-	if (!*t->dead || (WIFSIGNALED(c->status) && !t->killed)) {
+	if (!*t->dead || (killed && !t->killed)) {
 		supervise_describe(c, t->dead, sizeof(t->dead));
-		t->killed = WIFSIGNALED(c->status);
+		t->killed = killed;
 	}
 	if (!launch_is_worker(&t->l, c) && t->l.safe)
 		return;
 	if (!launch_is_worker(&t->l, c) || (input && !t->begun) ||
-		(!launch_running(&t->l, true) && !t->done)) {
+		(!launch_running(&t->l, true) && !t->done && !taken)) {
 		launch_fail(&t->l);
 		return;
 	}
@@ -474,8 +493,7 @@ static void tell_losses(struct train *t)
 		if (t->l.died[i] || t->l.missed[i])
 			tell_loss(t, i);
 	t->l.loss_ns = 0;
-	t->killed = false;
-	*t->dead = *t->l.error = '\0';
+	forget_causes(t);
 }
 
 static void settle_losses(struct train *t)
@@ -483,10 +501,22 @@ static void settle_losses(struct train *t)
 	if (!t->l.loss_ns || t->l.failed_ns ||
 		tern_clock_ns() - t->l.loss_ns < LAUNCH_PATIENCE_NS)
 		return;
-	if (t->begun)
+	if (t->l.opts.goes_back && t->begun && !launch_running(&t->l, true))
+		t->l.loss_ns = 0; /* told when server 0 goes back */
+	else if (t->begun)
 		tell_losses(t);
 	else
 		launch_fail(&t->l);
+}
+
+/* Fails the job if it cannot go on in place after a process was killed. */
+static void settle_stranded(struct train *t)
+{
+	if (!t->l.stranded || t->l.failed_ns)
+		return;
+	supervise_describe(t->l.stranded, t->dead, sizeof(t->dead));
+	t->killed = true;
+	launch_fail(&t->l);
 }
 
 /* ---- the course of a job, and its end ---- */
@@ -504,6 +534,18 @@ static int turn_ms(const struct train *t)
 	return -1;
 }
 
+/* The results are there, but a server was started again that waits for its job: nobody comes any
+ * more. */
+static void settle_done(struct train *t)
+{
+	if (!t->done || !t->l.went_back || t->l.served_ns)
+		return;
+	for (unsigned i = 0; i < t->l.opts.servers; i++)
+		if (t->l.sup.children[i].running && t->l.at_steps[i])
+			return;
+	t->l.served_ns = tern_clock_ns();
+}
+
 static bool has_waited(const struct train *t)
 {
 	if (t->l.failed_ns)
@@ -517,8 +559,11 @@ static void run(struct train *t)
 {
 	do {
 		launch_turn(&t->l, turn_ms(t));
+		settle_stranded(t);
 		settle_losses(t);
-	} while (supervise_running(&t->l.sup) && !t->l.sup.signal && !has_waited(t));
+		settle_done(t);
+	} while ((supervise_running(&t->l.sup) || restart_is_pending(&t->l)) &&
+		 !t->l.sup.signal && !has_waited(t));
 }
 
 static int conclude_interrupted(struct train *t)
@@ -537,6 +582,21 @@ static int conclude_interrupted(struct train *t)
 	return launch_say_end(&t->l, launch_signal_code(&t->l), text);
 }
 
+/* Ends all processes after a signal. Workers agree with the servers on who saves. A server that may
+ * go back would keep them from that when it is asked to end: it takes a snapshot first, and lets
+ * them wait. So such servers end last. */
+static void end_interrupted(struct train *t)
+{
+	unsigned grace_ms = t->begun ? launch_leave_ms(&t->l) : LAUNCH_GRACE_MS;
+
+	if (!t->l.opts.goes_back) {
+		supervise_end(&t->l.sup, 0, SIGTERM, grace_ms);
+		return;
+	}
+	supervise_end(&t->l.sup, (unsigned)t->l.opts.servers, SIGTERM, grace_ms);
+	supervise_end(&t->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
+}
+
 /* conclude() returns this if the job is to be started again. */
 #define AGAIN -1
 
@@ -546,8 +606,7 @@ static int conclude(struct train *t)
 		launch_drain(&t->l);
 	t->ending = true;
 	if (t->l.sup.signal) {
-		supervise_end(&t->l.sup, 0, SIGTERM,
-			t->begun ? launch_leave_ms(&t->l) : LAUNCH_GRACE_MS);
+		end_interrupted(t);
 		return conclude_interrupted(t);
 	}
 	/* SIGUSR2: end without saving. The job has failed, or is over: what was to be saved
@@ -563,7 +622,8 @@ static int conclude(struct train *t)
 		report(&t->l.out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}
-	if (t->begun && t->killed &&
+	/* A job that is started anew after a kill has begun before. */
+	if ((t->begun || t->restarts->count > 0) && t->killed &&
 		restart_is_due(&t->l, t->launch, t->restarts, t->dead))
 		return AGAIN;
 	if (t->killed || !*t->l.error)
@@ -600,6 +660,7 @@ static struct launch_opts launch_opts(const struct train_settings *s)
 		.servers = s->job.servers,
 		.workers = s->job.workers,
 		.all_workers = s->job.workers,
+		.goes_back = restart_is_wanted(&s->launch),
 		.json = s->job.json,
 	};
 }

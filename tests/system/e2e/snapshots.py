@@ -95,29 +95,19 @@ def finished_job_goes_on_for_more_steps():
     assert saved(results) == expected(longer)
 
 
-def killed_server_costs_nothing():
-    """Nor do two, one after the other, on any fabric."""
-    for fabric in "shm", "tcp":
-        running, directory, results = started(f"killed-{fabric}", "--servers", 2, "--workers", 2, "--fabric", fabric)
-        step = 0
-        for index in 1, 0:
-            step = running.wait_event(is_snapshot(step))["step"]
-            os.kill(running.pid_of("server", index), signal.SIGKILL)
-            told = running.wait_event(lambda e: e["event"] == "restart")
-            assert f"server {index}" in told["text"] and "goes on from snapshot step-" in told["text"], told
-        try:
-            assert running.end() == 0, running.error
-        finally:
-            running.kill()
-        assert [e["count"] for e in running.events if e["event"] == "restart"] == [1, 2]
-        assert saved(results) == expected()
-
-
-def last_worker_that_is_killed_costs_nothing():
-    running, directory, results = started("last-worker")
-    running.wait_event(is_snapshot())
-    os.kill(running.pid_of("worker", 0), signal.SIGKILL)
-    running.wait_event(lambda e: e["event"] == "restart")
+def single_server_over_shm_costs_a_start_of_all():
+    """Its address is that of its process, so all processes are started again. in_place.py has jobs that need not."""
+    running, directory, results = started("killed-shm", "--fabric", "shm", "--workers", 2)
+    step = 0
+    for restarts in 1, 2:
+        step = running.wait_event(is_snapshot(step))["step"]
+        workers = [running.pid_of("worker", i) for i in range(2)]
+        os.kill(running.pid_of("server", 0), signal.SIGKILL)
+        told = running.wait_event(lambda e: e["event"] == "restart")
+        assert "server 0" in told["text"] and "all processes are started again" in told["text"], told
+        assert "goes on from snapshot step-" in told["text"] and told["count"] == restarts and "who" not in told, told
+        running.wait_event(is_snapshot(step))
+        assert not set(workers) & {running.pid_of("worker", i) for i in range(2)}
     try:
         assert running.end() == 0, running.error
     finally:
@@ -126,16 +116,23 @@ def last_worker_that_is_killed_costs_nothing():
 
 
 def job_is_not_started_again_for_ever():
-    running, _, _ = started("often", "--restarts", 1)
-    for restarts in 0, 1:
-        running.wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
-        os.kill(running.pid_of("server", 0), signal.SIGKILL)
-    try:
-        assert running.end() == 1, running.code
-    finally:
-        running.kill()
-    assert [e["event"] for e in running.events].count("restart") == 1
-    assert "server 0" in running.error.splitlines()[-1] and "killed" in running.error.splitlines()[-1], running.error
+    """Over shm all processes are started again, and over tcp the killed one."""
+    for fabric in "shm", "tcp":
+        for role in "server", "worker":
+            running, _, _ = started(f"often-{fabric}-{role}", "--restarts", 1, "--fabric", fabric)
+            step = 0
+            for restarts in 0, 1:
+                step = running.wait_event(is_snapshot(step))["step"]
+                os.kill(running.pid_of(role, 0), signal.SIGKILL)
+                if restarts == 0:
+                    running.wait_event(lambda e: e["event"] == "restart")
+            try:
+                assert running.end() == 1, running.code
+            finally:
+                running.kill()
+            assert [e["event"] for e in running.events].count("restart") == 1
+            last = running.error.splitlines()[-1]
+            assert f"{role} 0" in last and "killed" in last, running.error
 
 
 def damaged_snapshot_is_passed_over():
@@ -305,9 +302,9 @@ def launcher_waits_for_the_last_snapshot():
     assert [int(m.name.split("-")[1]) for m in manifests(directory)] == [40]
 
 
-tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, killed_server_costs_nothing,
-         last_worker_that_is_killed_costs_nothing, job_is_not_started_again_for_ever, damaged_snapshot_is_passed_over,
-         chosen_snapshot_is_taken, lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only,
+tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, single_server_over_shm_costs_a_start_of_all,
+         job_is_not_started_again_for_ever, damaged_snapshot_is_passed_over, chosen_snapshot_is_taken,
+         lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only,
          server_that_is_killed_at_the_end_costs_the_last_snapshot_only, earlier_run_that_lives_on_publishes_nothing, signal_asks_for_a_snapshot,
          interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused, other_job_is_refused,
          launcher_waits_for_the_last_snapshot])

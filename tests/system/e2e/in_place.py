@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of `tern train --snapshots` whose servers, or last worker, are killed: only these processes are started again,
+and all others stay. The results have the bytes of a job that nothing has happened to.
+
+usage: in_place.py TERN
+"""
+import functools
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+import undisturbed  # noqa: E402
+from undisturbed import saved  # noqa: E402
+
+job.use(sys.argv[1])
+STEPS = job.enough(3_000)
+EVERY = STEPS // 40
+options = functools.partial(undisturbed.options, STEPS)
+
+
+class Launched:
+    """A `tern train` with snapshots, and the pids of its processes."""
+
+    def __init__(self, name, *more, servers=2, workers=2, every=EVERY):
+        self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
+        self.running = job.Job("train", *options("--servers", servers, "--workers", workers, "--save", self.save,
+                                                 "--snapshots", self.snapshots, "--snapshot-every", every, *more),
+                               "--json")
+        self.all = [("server", i) for i in range(servers)] + [("worker", i) for i in range(workers)]
+        self.restarts = []
+
+    def pids(self):
+        return {who: self.running.pid_of(*who) for who in self.all}
+
+    def makes_new_steps(self):
+        """Waits until the job has taken a snapshot, and made steps, that it had not before."""
+        newest = max((e["step"] for e in self.running.events if e["event"] in ("progress", "snapshot")), default=0)
+        self.running.wait_event(lambda e: e["event"] == "snapshot" and e["step"] > newest)
+        self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > newest)
+
+    def kill(self, *victims, how=signal.SIGKILL):
+        """Ends processes at once. Each must be started again. Returns what is said of that, by process."""
+        for victim in victims:
+            os.kill(self.running.pid_of(*victim), how)
+        told = {}
+        while len(told) < len(victims):
+            event = self.running.wait_event(lambda e: e["event"] == "restart")
+            told[tuple(event["who"].split())] = event
+        assert {(role, int(index)) for role, index in told} == set(victims), told
+        self.restarts += told.values()
+        return {(role, int(index)): event["text"] for (role, index), event in told.items()}
+
+    def comes(self, victim, before):
+        """Waits until the process is another one than before."""
+        job.wait_until(lambda: before[victim] not in self.running.processes() and any(
+            words[1:2] == [victim[0]] and words[words.index("--index") + 1] == str(victim[1])
+            for words in self.running.processes().values()))
+
+    def stays(self, before, *victims):
+        """Only these processes are other ones than before, once the job makes new steps."""
+        for victim in victims:
+            self.comes(victim, before)
+        self.makes_new_steps()
+        now = self.pids()
+        assert {who for who in now if now[who] != before[who]} == set(victims), (before, now, victims)
+
+    def end(self):
+        try:
+            assert self.running.end() == 0, self.running.error
+        finally:
+            self.running.kill()
+        assert self.running.events[-1]["event"] == "done", self.running.events[-1]
+        assert len([e for e in self.running.events if e["event"] == "restart"]) == len(self.restarts)
+        assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
+
+
+def one_after_the_other(name, victims, *more, **counts):
+    launched = Launched(name, *more, **counts)
+    launched.makes_new_steps()
+    for victim in victims:
+        before = launched.pids()
+        text = launched.kill(victim)[victim]
+        assert re.search(rf"{victim[0]} {victim[1]} \(pid {before[victim]}\) was killed by signal 9 \(Killed\): it is "
+                         r"started again.*, and the job goes back to snapshot step-\S+ \(restart \d, at most 3 in 10 minutes\)",
+                         text), text
+        launched.stays(before, victim)
+    launched.end()
+    return launched
+
+
+def one_of_two_servers_comes_again_twice():
+    for fabric in "tcp", "shm", "auto":
+        launched = one_after_the_other(f"twice-{fabric}", [("server", 1)] * 2, "--fabric", fabric)
+        first, second = launched.restarts
+        assert "it is started again, and" in first["text"] and "it is started again in 1 s" in second["text"]
+        assert [first["count"], second["count"]] == [1, 2]
+
+
+def server_0_comes_again():
+    for fabric in "tcp", "shm":
+        one_after_the_other(f"zero-{fabric}", [("server", 0), ("server", 1), ("server", 0)], "--fabric", fabric)
+
+
+def single_server_comes_again_at_its_address():
+    for fabric in "tcp", "auto":
+        one_after_the_other(f"single-{fabric}", [("server", 0)], "--fabric", fabric, servers=1)
+
+
+def last_worker_comes_again():
+    for fabric in "tcp", "shm":
+        one_after_the_other(f"last-{fabric}", [("worker", 0)] * 2, "--fabric", fabric, workers=1)
+
+
+def both(name, *victims, fabric="tcp", **counts):
+    """Processes that are killed at the same moment."""
+    launched = Launched(name, "--fabric", fabric, **counts)
+    launched.makes_new_steps()
+    before = launched.pids()
+    launched.kill(*victims)
+    launched.stays(before, *victims)
+    launched.end()
+
+
+def worker_and_server_come_again_at_once():
+    for fabric in "tcp", "shm":
+        for index in 0, 1:
+            both(f"both-{fabric}-{index}", ("server", index), ("worker", 1), fabric=fabric)
+
+
+def all_servers_come_again_at_once():
+    both("all-servers", ("server", 0), ("server", 1))
+    both("two-of-three", ("server", 0), ("server", 1), fabric="shm", servers=3)
+
+
+def all_but_the_launcher_come_again_at_once():
+    both("all", ("server", 0), ("server", 1), ("worker", 0), ("worker", 1))
+
+
+def second_one_falls_while_the_job_goes_back():
+    """Another server, the one that was just started again, or a worker."""
+    for name, fabric, servers, first, second in [
+            ("other", "tcp", 2, ("server", 1), ("server", 0)), ("same", "tcp", 2, ("server", 1), ("server", 1)),
+            ("zero", "tcp", 2, ("server", 0), ("server", 1)), ("worker", "tcp", 2, ("server", 0), ("worker", 1)),
+            ("single", "tcp", 1, ("server", 0), ("server", 0)), ("third", "shm", 3, ("server", 1), ("server", 2))]:
+        launched = Launched(f"second-{name}", "--fabric", fabric, servers=servers)
+        launched.makes_new_steps()
+        before = launched.pids()
+        launched.kill(first)
+        launched.comes(first, before)
+        launched.kill(second)
+        launched.stays(before, first, second)
+        launched.end()
+
+
+def without_a_server_to_tell_the_workers_all_are_started_again():
+    """Nobody is left over shm that the workers know."""
+    launched = Launched("all-shm", "--fabric", "shm")
+    launched.makes_new_steps()
+    before = launched.pids()
+    for index in 0, 1:
+        os.kill(before["server", index], signal.SIGKILL)
+    text = launched.running.wait_event(lambda e: e["event"] == "restart" and "who" not in e)["text"]
+    assert "all processes are started again, and the job goes on from snapshot step-" in text, text
+    launched.makes_new_steps()
+    assert not set(before.values()) & set(launched.pids().values())
+    launched.restarts = [e for e in launched.running.events if e["event"] == "restart"]
+    launched.end()
+
+
+def without_its_port_all_are_started_again():
+    """Another program takes the port of a killed server before the second restart, which comes after a pause."""
+    launched = Launched("port", "--fabric", "tcp", servers=1)
+    address = launched.running.wait_event(lambda e: e["event"] == "start")["join"].removeprefix("tcp://")
+    launched.makes_new_steps()
+    before, victim = launched.pids(), ("server", 0)
+    launched.kill(victim)
+    launched.comes(victim, before)
+    launched.kill(victim)
+    with socket.create_server((address.split(":")[0], int(address.split(":")[1]))):
+        text = launched.running.wait_event(lambda e: e["event"] == "restart" and "who" not in e)["text"]
+    assert re.search(r"server 0 \(pid \d+\) exited with status 1: all processes are started again", text), text
+    launched.restarts = [e for e in launched.running.events if e["event"] == "restart"]
+    launched.end()
+
+
+def server_that_was_asked_to_end_comes_again():
+    for index in 0, 1:
+        launched = Launched(f"asked-{index}", "--fabric", "tcp")
+        launched.makes_new_steps()
+        before, victim = launched.pids(), ("server", index)
+        assert "exited with status 143: it is started again" in launched.kill(victim, how=signal.SIGTERM)[victim]
+        launched.stays(before, victim)
+        launched.end()
+
+
+def without_a_snapshot_it_goes_back_to_the_start():
+    launched = Launched("start", "--fabric", "tcp", every=STEPS)
+    launched.running.wait_event(undisturbed.makes_steps)
+    before, victim = launched.pids(), ("server", 0)
+    assert "goes back to its first step" in launched.kill(victim)[victim]
+    launched.running.wait_event(lambda e: e["event"] == "snapshot")
+    launched.end()
+    assert before[victim] not in launched.running.processes()
+
+
+def interrupted_job_saves():
+    """Its servers do not take a snapshot and wait, but let the workers save."""
+    for goes_back in False, True:
+        launched = Launched(f"interrupted-{goes_back}", "--fabric", "tcp")
+        launched.makes_new_steps()
+        if goes_back:
+            launched.kill(("server", 1))
+        launched.running.process.send_signal(signal.SIGTERM)
+        try:
+            assert launched.running.end() == 143, launched.running.error
+        finally:
+            launched.running.kill()
+        assert goes_back or (launched.save / "interrupted.safetensors").exists()
+
+
+def without_restarts_the_job_ends():
+    launched = Launched("none", "--restarts", 0)
+    launched.makes_new_steps()
+    os.kill(launched.running.pid_of("server", 1), signal.SIGKILL)
+    try:
+        assert launched.running.end() == 1, launched.running.code
+    finally:
+        launched.running.kill()
+    error = launched.running.error
+    assert re.search(r"server 1 .* was killed by signal 9", error.splitlines()[-1]), error
+
+
+tap.run([one_of_two_servers_comes_again_twice, server_0_comes_again, single_server_comes_again_at_its_address,
+         last_worker_comes_again, worker_and_server_come_again_at_once, all_servers_come_again_at_once,
+         all_but_the_launcher_come_again_at_once, second_one_falls_while_the_job_goes_back,
+         without_a_server_to_tell_the_workers_all_are_started_again, without_its_port_all_are_started_again,
+         server_that_was_asked_to_end_comes_again,
+         without_a_snapshot_it_goes_back_to_the_start, interrupted_job_saves, without_restarts_the_job_ends])
