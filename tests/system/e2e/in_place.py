@@ -20,7 +20,7 @@ import undisturbed  # noqa: E402
 from undisturbed import saved  # noqa: E402
 
 job.use(sys.argv[1])
-STEPS = job.enough(3_000)
+STEPS = job.enough(7_000)
 EVERY = STEPS // 40
 options = functools.partial(undisturbed.options, STEPS)
 
@@ -33,22 +33,23 @@ class Launched:
         self.running = job.Job("train", *options("--servers", servers, "--workers", workers, "--save", self.save,
                                                  "--snapshots", self.snapshots, "--snapshot-every", every, *more),
                                "--json")
-        self.all = [("server", i) for i in range(servers)] + [("worker", i) for i in range(workers)]
         self.restarts = []
 
     def pids(self):
-        return {who: self.running.pid_of(*who) for who in self.all}
+        return self.running.pids()
 
     def makes_new_steps(self):
-        """Waits until the job has taken a snapshot, and made steps, that it had not before."""
-        newest = max((e["step"] for e in self.running.events if e["event"] in ("progress", "snapshot")), default=0)
-        self.running.wait_event(lambda e: e["event"] == "snapshot" and e["step"] > newest)
+        """Waits until the job has made a step that it had not before, and has taken its first snapshot."""
+        if not any(e["event"] == "snapshot" for e in self.running.events):
+            self.running.wait_event(lambda e: e["event"] == "snapshot")
+        newest = max((e["step"] for e in self.running.events if e["event"] == "progress"), default=0)
         self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > newest)
 
     def kill(self, *victims, how=signal.SIGKILL):
         """Ends processes at once. Each must be started again. Returns what is said of that, by process."""
+        pids = self.pids()
         for victim in victims:
-            os.kill(self.running.pid_of(*victim), how)
+            os.kill(pids[victim], how)
         told = {}
         while len(told) < len(victims):
             event = self.running.wait_event(lambda e: e["event"] == "restart")
@@ -59,9 +60,7 @@ class Launched:
 
     def comes(self, victim, before):
         """Waits until the process is another one than before."""
-        job.wait_until(lambda: before[victim] not in self.running.processes() and any(
-            words[1:2] == [victim[0]] and words[words.index("--index") + 1] == str(victim[1])
-            for words in self.running.processes().values()))
+        job.wait_until(lambda: self.pids().get(victim, before[victim]) != before[victim])
 
     def stays(self, before, *victims):
         """Only these processes are other ones than before, once the job makes new steps."""

@@ -136,12 +136,16 @@ class Job:
         """Returns {pid: command line} of every running process of this job."""
         return marked(self.mark)
 
+    def pids(self):
+        """Returns {(role, index): pid} of the processes that run `tern ROLE ... --index INDEX`."""
+        return {(words[1], int(words[words.index("--index") + 1])): pid for pid, words in self.processes().items()
+                if "--index" in words}
+
     def pid_of(self, role, index):
         """pid of the process that runs `tern ROLE ... --index INDEX`."""
-        for pid, words in self.processes().items():
-            if words[1:2] == [role] and words[words.index("--index") + 1] == str(index):
-                return pid
-        raise AssertionError(f"no {role} {index} among {self.processes()}")
+        found = self.pids()
+        assert (role, index) in found, f"no {role} {index} among {self.processes()}"
+        return found[role, index]
 
     def kill(self):
         self.process.kill()

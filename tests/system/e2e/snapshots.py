@@ -41,11 +41,11 @@ def manifests(directory):
     return sorted(directory.glob("step-*.json"))
 
 
-def started(name, *more, every=EVERY):
+def started(name, *more, every=EVERY, steps=STEPS):
     """Starts a job that takes snapshots. Returns it, the directory of its snapshots, and that of its results."""
     snapshots, results = job.SCRATCH / f"{name}-snapshots", job.SCRATCH / f"{name}-results"
-    return job.Job("train", *options("--save", results, "--snapshots", snapshots, "--snapshot-every", every, *more),
-                   "--json"), snapshots, results
+    return job.Job("train", *options("--save", results, "--snapshots", snapshots, "--snapshot-every", every, *more,
+                                     steps=steps), "--json"), snapshots, results
 
 
 def is_snapshot(after_step=0):
@@ -97,29 +97,30 @@ def finished_job_goes_on_for_more_steps():
 
 def single_server_over_shm_costs_a_start_of_all():
     """Its address is that of its process, so all processes are started again. in_place.py has jobs that need not."""
-    running, directory, results = started("killed-shm", "--fabric", "shm", "--workers", 2)
+    steps = 3 * STEPS
+    running, directory, results = started("killed-shm", "--fabric", "shm", "--workers", 2, steps=steps)
     step = 0
     for restarts in 1, 2:
         step = running.wait_event(is_snapshot(step))["step"]
-        workers = [running.pid_of("worker", i) for i in range(2)]
-        os.kill(running.pid_of("server", 0), signal.SIGKILL)
+        before = running.pids()
+        os.kill(before["server", 0], signal.SIGKILL)
         told = running.wait_event(lambda e: e["event"] == "restart")
         assert "server 0" in told["text"] and "all processes are started again" in told["text"], told
         assert "goes on from snapshot step-" in told["text"] and told["count"] == restarts and "who" not in told, told
         running.wait_event(is_snapshot(step))
-        assert not set(workers) & {running.pid_of("worker", i) for i in range(2)}
+        assert not set(before.values()) & set(running.pids().values())
     try:
         assert running.end() == 0, running.error
     finally:
         running.kill()
-    assert saved(results) == expected()
+    assert saved(results) == expected(steps)
 
 
 def job_is_not_started_again_for_ever():
     """Over shm all processes are started again, and over tcp the killed one."""
     for fabric in "shm", "tcp":
         for role in "server", "worker":
-            running, _, _ = started(f"often-{fabric}-{role}", "--restarts", 1, "--fabric", fabric)
+            running, _, _ = started(f"often-{fabric}-{role}", "--restarts", 1, "--fabric", fabric, steps=1_000_000)
             step = 0
             for restarts in 0, 1:
                 step = running.wait_event(is_snapshot(step))["step"]
