@@ -66,7 +66,7 @@ class HandStory(Story):
     def start_server(self, index):
         """A server that was lost comes elsewhere, if the user can name another one, and all know where the others are.
         Server 0 is named if it lives, since it adds those that are not in the job."""
-        others = [i for i in self.servers if i != index]
+        others = [i for i in self.servers if i != index and i in self.members]
         again, is_new = index in self.addresses, index not in self.members
         moves = again and others and self.is_settled(index)
         where = []
@@ -77,7 +77,7 @@ class HandStory(Story):
         if is_new:
             more = ["--join", self.addresses[0]]
         elif again and others:
-            more = ["--join", ",".join(self.addresses[i] for i in others if i in self.members)]
+            more = ["--join", ",".join(self.addresses[i] for i in others)]
         elif again and self.has_snapshots():
             more = ["--resume", self.directory]
         self.take("server", index, [
@@ -162,8 +162,8 @@ class HandStory(Story):
         if self.wire:
             chosen += [self.cut_link] * 2 + [self.lose_packets] * 2
         if not self.leaving and self.processes["server", 0].lives() and (phase == "join" or self.is_settled()):
-            chosen += [self.add_server] * (len(self.servers) < SERVERS_MAX)
-            chosen += [self.drain_server] * (len(self.servers) > self.least)
+            chosen += [self.add_server] * 2 * (len(self.servers) < SERVERS_MAX)
+            chosen += [self.drain_server] * 2 * (len(self.servers) > self.least)
         return chosen
 
     # ---- what happens ----

@@ -54,8 +54,8 @@ def times(all_s):
 class Story:
     """One job, whatever happens to its processes. At most `left` faults are counted. A subclass has stage(), which says
     in which of the phases the job is by its events alone; is_over(): it has ended well; lives(): it may come to another
-    phase without its user; step(), heard_s() and events(); tend(), which does what the user does meanwhile; and possible(), the
-    faults that can happen now."""
+    phase without its user; step(), heard_s() and events(); tend(), which does what the user does meanwhile; and
+    possible(), the faults that can happen now."""
 
     def __init__(self, seed, left, steps, disk=None):
         self.rng = random.Random(seed)
@@ -149,7 +149,9 @@ class Story:
             self.recovered_s.append((fault, max(0, made_s - at_s)))
 
     def tend_to_the_end(self):
+        begun_s = time.monotonic()
         while not self.is_over():
             assert time.monotonic() - self.heard_s() < HANG_S, "no event: it hangs"
+            assert time.monotonic() - begun_s < 4 * HANG_S, "it does not come to its end, though nothing happens to it"
             self.tend()
             time.sleep(0.02)
