@@ -272,6 +272,20 @@ def links_of_documents_lead_somewhere():
     none(found)
 
 
+def tests_that_documents_name_are_there():
+    """docs/reliability.md names cases of tests as "FILE: `CASE`, `CASE`", files of tests/system/e2e without their
+    folder, and scenarios of the simulator as "sim `NAME`"."""
+    text, found = TEXT[Path("docs/reliability.md")], []
+    for name, cases in re.findall(r"([\w/]+\.(?:c|py)): (`\w+`(?:, `\w+`)*)", text):
+        p = Path(name if "/" in name else f"tests/system/e2e/{name}")
+        found += [f"{p} has no case {case}" for case in re.findall(r"\w+", cases)
+                  if not re.search(rf"\b{case}\b", TEXT.get(p, ""))]
+    scenarios = TEXT[Path("tests/system/sim/sim_run.c")]
+    found += [f"the simulator has no scenario {name}" for name in re.findall(r"sim `([\w-]+)`", text)
+              if f'{{"{name}"' not in scenarios]
+    none(found)
+
+
 def no_trailing_blanks():
     none([f"{p}:{n}" for p in ALL if p.name != "LICENSE"
           for n, line in enumerate(TEXT[p].splitlines(), 1) if line != line.rstrip()])
@@ -289,5 +303,6 @@ tap.run([
     nothing_points_outside,
     what_documents_and_comments_cite_is_there,
     links_of_documents_lead_somewhere,
+    tests_that_documents_name_are_there,
     no_trailing_blanks,
 ])

@@ -243,6 +243,19 @@ def lost_server_is_removed():
     hand.end()
 
 
+def server_that_is_added_while_the_job_goes_back_waits_for_the_steps():
+    hand = Hand("added-late", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 1, signal.SIGKILL)
+    for process in hand.others(lost):
+        process.wait_event(is_event("back"))
+    hand.servers.append(hand.server(2, "--join", hand.addresses[0]))
+    hand.address(hand.servers[2])
+    hand.replace(1)
+    begin_again([hand.servers[2], hand.servers[1], hand.servers[0], *hand.workers])
+    hand.end()
+
+
 def retry(action):
     """Does it until it succeeds: server 0 may be about to be made anew."""
     for attempt in range(100):
@@ -317,6 +330,7 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          job_goes_on_from_memory_without_its_last_worker,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
-         who_cannot_be_removed_stays, aborted_job_saves_and_does_not_go_back,
-         job_that_waits_for_a_lost_server_is_aborted, server_that_cannot_hand_over_in_time_says_what_is_lost,
+         server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
+         aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,
+         server_that_cannot_hand_over_in_time_says_what_is_lost,
          a_new_server_needs_a_number_and_time])
