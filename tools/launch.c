@@ -16,10 +16,10 @@
 _Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"the supervisor has room for all processes of the largest job");
 
-#define SECRET_FD "3" /* SUPERVISE_SECRET_FD as text */
-#define MEMORY_MS 100 /* interval of checks of free memory while processes start */
+#define SECRET_FD     "3"  /* SUPERVISE_SECRET_FD as text */
+#define MEMORY_MS     100  /* interval of checks of free memory while processes start */
 #define LEAVE_MORE_MS 1500 /* launch_leave_ms() */
-#define AGAIN_MS  10  /* interval of looks whether a killed worker has left processes */
+#define AGAIN_MS      10 /* interval of looks whether a killed worker has left processes */
 /* How long, in seconds, children wait for one that is started again: far longer than the
  * longest pause before that and the reading of a snapshot. A launcher that gives up ends them. */
 #define SERVER_WAIT_S "3600"

@@ -175,9 +175,12 @@ void restart_late(struct launch *l, const struct child *c)
  * others waiting for it, too. */
 static bool was_killed(const struct launch *l, const struct child *c)
 {
-	return !c->running &&
-	       (WIFSIGNALED(c->status) ||
-		       (!launch_is_worker(l, c) && WEXITSTATUS(c->status) > 128));
+	int code;
+
+	if (c->running || WIFSIGNALED(c->status))
+		return !c->running;
+	code = WEXITSTATUS(c->status);
+	return !launch_is_worker(l, c) && (code > 128 || code == EXIT_REQUEUE);
 }
 
 /* True if a worker has ended by itself. The job is about to end, or its servers would wait for

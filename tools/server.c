@@ -112,7 +112,7 @@ struct server_role {
 	struct servers members;            /* of --join */
 	struct tern_server_memory *memory; /* what the next server begins with */
 	struct tern_view view; /* newest one that is known of the job's servers */
-	char zero[128]; /* newest address of server 0 that is known; "": none is */
+	char zero[128];        /* newest address of server 0 that is known; "": none is */
 	uint32_t index; /* its number: --index, until the job's workers say another */
 };
 

@@ -96,11 +96,11 @@ static uint32_t newest_number(const struct job *j)
 	return view ? view->number : 0;
 }
 
-/* Server 0 has agreed to remove a server. */
-static void expect_view(const struct job *j)
+/* Server 0 has agreed to remove a server of the view with this number. */
+static void expect_view(const struct job *j, uint32_t number)
 {
 	play.decider = j->members[0].server;
-	play.old_number = newest_number(j);
+	play.old_number = number;
 }
 
 /* A server 0 that has agreed to remove a server makes the next view when the job goes back, unless
@@ -137,6 +137,7 @@ static void check_servers(struct job *j)
 static void act(struct job *j)
 {
 	struct fault *fault = &play.acts[play.next];
+	uint32_t number = newest_number(j);
 
 	if (fault->kind == FAULT_ADDED) {
 		fault->victim = find_removed(j);
@@ -146,7 +147,7 @@ static void act(struct job *j)
 	if (!fault_inject(j, fault))
 		return;
 	if (fault->kind == FAULT_REMOVED)
-		expect_view(j);
+		expect_view(j, number);
 	wait_for_next();
 }
 
