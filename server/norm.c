@@ -115,6 +115,15 @@ static void add_up(struct tern_server *s)
 	}
 	free(next);
 	norm = sqrt(sum);
+	if (!isfinite(norm)) {
+		server_fail(s, -EDOM,
+			"step %llu: the norm of the gradients is no longer a finite "
+			"number "
+			"(%s): a lower learning rate may help",
+			(unsigned long long)(s->first_version + s->norm_step + 1),
+			isnan(norm) ? "nan" : "infinite");
+		return;
+	}
 	*(double *)tern_buf_ptr(&s->total) = norm;
 	for (uint32_t i = 1; i < s->job.server_count; i++) {
 		struct tern_tensor tensor = {

@@ -344,11 +344,12 @@ def a_loss_that_is_no_number_ends_the_job():
         assert "no longer a number" in process.error().splitlines()[-1], process.said()
 
 
-# Its losses are numbers, whatever its parameters are.
+# Its losses are numbers, whatever its gradients and parameters are.
 BLIND = """
+import sys
 import numpy
 import pytern
-with pytern.Session(steps=100_000_000, verify_first=0) as s:
+with pytern.Session(steps=100_000_000, verify_first=0, clip_norm=float(sys.argv[1])) as s:
     w = s.tensor("w", (5, 3), pytern.constant(1))
     for slot in s.slots():
         with slot:
@@ -360,13 +361,19 @@ with pytern.Session(steps=100_000_000, verify_first=0) as s:
 def parameters_that_are_no_numbers_are_in_no_snapshot_and_end_the_job():
     snapshots = SCRATCH / "blind"
     with Job(1, 2, "tcp", "--snapshots", snapshots, "--snapshot-every", 10) as job:
-        process = job.worker(0, "-c", BLIND).end(1)
+        process = job.worker(0, "-c", BLIND, 0).end(1)
         assert "are no longer finite numbers" in process.error().splitlines()[-1], process.said()
         for server in job.servers:
             server.end(1)
         assert "no snapshot of step" in "\n".join(map(str, job.servers[0].lines)), job.servers[0].said()
     steps = [int(manifest.name.split("-")[1]) for manifest in snapshots.glob("*.json")]
     assert all(step <= 51 for step in steps), steps
+
+
+def gradients_that_are_no_numbers_end_a_job_that_clips_them():
+    with Job(1, 2) as job:
+        process = job.worker(0, "-c", BLIND, 1).end(1)
+        assert "step 52: the norm of the gradients is no longer a finite number (nan)" in process.error(), process.said()
 
 
 def a_worker_that_stood_still_hears_that_its_slot_is_revoked():
@@ -452,6 +459,7 @@ CASES = [
     a_slot_that_has_ended_raises,
     a_loss_that_is_no_number_ends_the_job,
     parameters_that_are_no_numbers_are_in_no_snapshot_and_end_the_job,
+    gradients_that_are_no_numbers_end_a_job_that_clips_them,
     a_worker_that_stood_still_hears_that_its_slot_is_revoked,
     a_finisher_that_takes_long_hears_of_the_timeout_and_of_goes_on,
     a_session_can_be_closed_by_another_thread,
