@@ -476,6 +476,39 @@ static uint64_t find_step(const struct job *j)
 	return step;
 }
 
+/* True if some chunks have a version that others do not have yet, and still lack gradients for. */
+static bool is_between_steps(const struct job *j)
+{
+	uint64_t lowest = find_step(j);
+	bool ahead = false, lacks = false;
+
+	for (unsigned i = 0; lowest != UINT64_MAX && i < j->servers; i++) {
+		const struct tern_server *s = j->members[i].server;
+
+		for (uint32_t k = 0; k < s->chunk_count; k++) {
+			const struct chunk *c = &s->chunks[k];
+
+			ahead = ahead || c->version > lowest;
+			lacks = lacks ||
+				(c->version == lowest && c->arrived_count < s->job.slots);
+		}
+	}
+	return ahead && lacks;
+}
+
+static void lose_all_workers(struct job *j)
+{
+	struct member *m;
+
+	if (job_is_complete(j))
+		return;
+	j->has_lost = true;
+	while (j->losses && (m = job_victim(j, j->servers, j->count - j->servers))) {
+		tern_sim_crash(m->process);
+		j->losses--;
+	}
+}
+
 /* No step is made again as long as no server is lost. */
 static void check_step(struct job *j)
 {
@@ -506,6 +539,9 @@ void job_make_again(struct job *j)
 	check_step(j);
 	if (j->has_begun && (j->falls || j->losses) && tern_sim_dice(j->sim, 2))
 		lose_one(j);
+	if (j->loses_all && j->losses && is_between_steps(j) &&
+		tern_sim_dice(j->sim, 400))
+		lose_all_workers(j);
 	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 10))
 		remove_one(j);
 	for (unsigned i = j->servers; i < j->count; i++)

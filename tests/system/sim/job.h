@@ -103,6 +103,7 @@ struct job {
 	 * are made anew (again.c): those that have crashed, too. */
 	bool goes_back;
 	unsigned falls; /* number of servers that will still be lost */
+	bool loses_all; /* all workers crash at once, while some chunks are ahead of others */
 	unsigned
 		drains; /* number of servers that will still be removed, to be added again perhaps */
 	/* Members that were made anew, as they were, until they are freed. */

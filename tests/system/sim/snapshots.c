@@ -94,9 +94,9 @@ static bool live(void *arg)
 static void let_fall(struct job *j)
 {
 	j->goes_back = true;
-	if (history_below(3) ==
-		0) { /* all servers live, so the job goes on from memory */
-		j->losses = j->workers + (unsigned)history_below(6);
+	if (history_below(3) == 0) { /* all servers live, so the job goes on from memory */
+		j->loses_all = true;
+		j->losses = 2 * j->workers + (unsigned)history_below(6);
 		return;
 	}
 	j->falls = 1 + (unsigned)history_below(6);
@@ -210,7 +210,7 @@ bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
 		.goes_back = true,
 		.perform = perform_back};
 
-	return seed % 2 ? train_run(&opts, &job, (unsigned)(seed / 2 % 8), hash)
+	return seed % 2 ? train_run(&opts, &job, (unsigned)(seed / 2 % 16), hash)
 			: ledger_run(&job, seed, verbose, hash);
 }
 

@@ -327,7 +327,7 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 bool train_run(
 	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
 {
-	return is_known(kind % KINDS) && run(opts, j, kind % KINDS, hash);
+	return is_known(kind) && run(opts, j, kind, hash);
 }
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)

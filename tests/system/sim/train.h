@@ -5,9 +5,9 @@
 
 #include "tests/system/sim/job.h"
 
-/* Completes the description of a job in sync mode of four steps, whose model, clipping and
- * number of slots follow from `kind`; runs it, and checks that it saves the bytes of an
- * undisturbed job of one server and one worker. */
+/* Completes the description of a job in sync mode, whose model, clipping, number of slots
+ * and number of steps (4, or 150) follow from `kind`, which is below 16; runs it, and
+ * checks that it saves the bytes of an undisturbed job of one server and one worker. */
 bool train_run(
 	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash);
 
