@@ -475,6 +475,8 @@ static void end(struct program *p)
 	m->results = m->worker->results;
 	/* Others finish the job in place of a program that says that it could not. */
 	snprintf(m->text, sizeof(m->text), "%s", tern_session_text(p->session));
+	if (m->status == 0 && !p->has_final)
+		keep_final(p);
 	if (p->caught)
 		check_caught(p);
 	if (m->worker->record_count != p->computed)
@@ -526,11 +528,13 @@ static void look(struct program *p)
 			was_revoked_between(p);
 		end(p);
 	} else if (r == -ENODATA) {
-		if (!p->has_final || p->job->async)
+		if (!p->has_final || p->job->async) {
+			p->job->falls += p->job->goes_back && dice(p, 500);
 			keep_final(p);
+		}
 		if (!p->saving && tern_session_finisher(p->session) == 1) {
 			/* Servers may fall while it has the results. */
-			if (p->job->goes_back && dice(p, 800))
+			if (p->job->goes_back && dice(p, 985))
 				wait_a_while(p);
 			else
 				finish(p);
@@ -553,6 +557,13 @@ static void fire(struct tern_timer *timer)
 	/* A program that hangs goes on when its slot was revoked. */
 	if (p->member->hangs && !tern_slot_is_revoked(p->slot))
 		return;
+	/* The next worker must wait for the end of the slot, however long that takes. */
+	if (p->job->goes_back && tern_slot_is_revoked(p->slot) && dice(p, 970)) {
+		if (!p->early && digest_of(p) != p->digest)
+			complain(p, "saw parameters change while it held a revoked slot");
+		wait_a_while(p);
+		return;
+	}
 	if (!p->early) {
 		go_on(p);
 	} else {
