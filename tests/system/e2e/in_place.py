@@ -194,7 +194,7 @@ def server_that_was_asked_to_end_comes_again():
         launched = Launched(f"asked-{index}", "--fabric", "tcp")
         launched.makes_new_steps()
         before, victim = launched.pids(), ("server", index)
-        assert "exited with status 143: it is started again" in launched.kill(victim, how=signal.SIGTERM)[victim]
+        assert "exited with status 75: it is started again" in launched.kill(victim, how=signal.SIGTERM)[victim]
         launched.stays(before, victim)
         launched.end()
 
@@ -218,7 +218,7 @@ def interrupted_job_saves():
             launched.kill(("server", 1))
         launched.running.process.send_signal(signal.SIGTERM)
         try:
-            assert launched.running.end() == 143, launched.running.error
+            assert launched.running.end() == 75, launched.running.error
         finally:
             launched.running.kill()
         assert goes_back or (launched.save / "interrupted.safetensors").exists()

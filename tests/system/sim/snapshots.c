@@ -94,7 +94,8 @@ static bool live(void *arg)
 static void let_fall(struct job *j)
 {
 	j->goes_back = true;
-	if (history_below(3) == 0) { /* all servers live, so the job goes on from memory */
+	if (history_below(3) ==
+		0) { /* all servers live, so the job goes on from memory */
 		j->loses_all = true;
 		j->losses = 2 * j->workers + (unsigned)history_below(6);
 		return;
