@@ -16,7 +16,8 @@
  * Servers may find different snapshots, if one searches before server 0 has published its
  * last one. Server 0 decides: whoever sees the difference, a worker that both have welcomed or
  * server 0 itself, tells the other server with which one server 0 begins, and that server is made
- * anew with this one. But a server 0 that has found none searches again.
+ * anew with this one. But a server 0 that has found none searches again, and so does one whose
+ * snapshot the others cannot use.
  *
  * Servers that have lived begin with what they have in memory instead, if all have (memory.c). If
  * not, they forget it: whoever sees that one lacks it, a worker or server 0, tells the others.
@@ -29,6 +30,8 @@
 #include "base/clock.h"
 
 #define DRAIN_NS (5 * TERN_NS_PER_S) /* if opts.drain_ns is 0 */
+/* How long server 0 insists on the snapshot that it has found. */
+#define SEARCH_AGAIN_NS (5 * TERN_NS_PER_S)
 
 bool back_is_allowed(const struct tern_server *s)
 {
@@ -192,13 +195,26 @@ void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number)
 	s->stats.told_number = (uint32_t)number;
 }
 
-/* Another server has found a snapshot, and this server 0 has found none: searches again. */
+/* True if this server 0, with whose snapshot others are to begin, should search again: it has found
+ * none, or the others have not used it for so long that it has perhaps been damaged since. */
+static bool is_to_search_again(const struct tern_server *s)
+{
+	return s->first_version == 0 ||
+	       tern_now_ns(s->env) - s->made_ns >= SEARCH_AGAIN_NS;
+}
+
+/* Another server has found this snapshot, and server 0 another one, or none. */
 static void search_again(struct tern_server *s, json_int_t step, json_int_t number)
 {
+	char found[80] = "no snapshot";
+
+	if (s->first_version)
+		snprintf(found, sizeof(found), "snapshot %llu-%08x",
+			(unsigned long long)s->first_version, s->first_number);
 	back_or_fail(s, -EINVAL,
-		"server 0 has found no snapshot, and another server has found "
-		"%lld-%08llx: does --snapshots of server 0 lead to the same directory?",
-		(long long)step, (unsigned long long)number);
+		"server 0 has found %s, and another server has found %lld-%08llx: does "
+		"--snapshots of server 0 lead to the same directory?",
+		found, (long long)step, (unsigned long long)number);
 }
 
 /* Sends the message to a server that has not been let in yet, and closes the connection. */
@@ -224,7 +240,7 @@ void back_send_away(struct server_peer *server, const json_t *peer)
 		send_away(server, json_pack("{s:s, s:s, s:b, s:b}", "type", "abort",
 					  "text", "it does not have the job in memory",
 					  "back", 1, "forget", 1));
-	} else if (s->first_version == 0) {
+	} else if (is_to_search_again(s)) {
 		search_again(s, json_integer_value(json_object_get(peer, "version")),
 			json_integer_value(json_object_get(peer, "number")));
 	} else {
@@ -248,7 +264,7 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message)
 		memory_forget(s, "another server does not have the job in memory");
 		return true;
 	}
-	if (s->index == 0 && s->first_version == 0 &&
+	if (s->index == 0 && is_to_search_again(s) &&
 		json_unpack((json_t *)(uintptr_t)message, "{s:[I, I]}", "found", &step,
 			&number) == 0 &&
 		step > 0) {

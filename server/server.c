@@ -450,6 +450,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (opts->view)
 		s->view = *opts->view;
 	s->env = tern_context_env(opts->ctx);
+	s->made_ns = tern_now_ns(s->env);
 	memory_init(s);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
