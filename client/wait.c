@@ -2,7 +2,8 @@
 /*
  * Reports what this worker waits for, when it has done no step for QUIET_NS, and again
  * after twice that time, four times, and so on. A worker that has no slot yet makes no
- * steps and reports nothing.
+ * steps and reports nothing. A worker of a job that has not begun for so long leaves a server that
+ * another one has replaced.
  */
 #include "client/worker_state.h"
 
@@ -98,6 +99,8 @@ static void fire(struct tern_timer *timer)
 		worker_wait_start(w);
 		return;
 	}
+	if (!w->begun && worker_follow_successor(w))
+		return;
 	name_cause(w, cause, sizeof(cause));
 	snprintf(text, sizeof(text), "no step for %llu s: this worker waits for %s",
 		(unsigned long long)(w->wait_ns / TERN_NS_PER_S), cause);

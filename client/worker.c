@@ -387,6 +387,27 @@ static void forget(struct worker_server *s)
 		s->number);
 }
 
+/* Begins anew, if the worker can, with a server at another address. */
+static void follow(struct tern_worker *w, uint32_t i, const char *address)
+{
+	if (w->opts.moved)
+		w->opts.moved(w->opts.arg, w->servers[i].number, address);
+	if (w->opts.goes_back && !w->begun && w->state <= WORKER_RUNNING)
+		worker_give_up(w, -EAGAIN, "server %u is at %s now", w->servers[i].number,
+			address);
+}
+
+bool worker_follow_successor(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		if (*w->servers[i].successor && w->opts.goes_back &&
+			w->state <= WORKER_RUNNING) {
+			follow(w, i, w->servers[i].successor);
+			return true;
+		}
+	return false;
+}
+
 /* A server's new address is known. */
 static void moved(struct worker_server *from, const json_t *message)
 {
@@ -400,13 +421,15 @@ static void moved(struct worker_server *from, const json_t *message)
 		i++;
 	if (!json_is_integer(number) || i == w->job.server_count || !address ||
 		strlen(address) >= sizeof(w->job.servers[0]) ||
-		strcmp(address, w->job.servers[i]) == 0 || w->servers[i].welcome)
+		strcmp(address, w->job.servers[i]) == 0)
 		return;
-	if (w->opts.moved)
-		w->opts.moved(w->opts.arg, w->servers[i].number, address);
-	if (w->opts.goes_back && w->state == WORKER_JOINING)
-		worker_give_up(w, -EAGAIN, "server %u is at %s now", w->servers[i].number,
+	/* This may be the same server by another address, or the one that has welcomed this worker
+	 * is a former one that has woken up: then the steps do not begin. */
+	if (w->servers[i].welcome)
+		snprintf(w->servers[i].successor, sizeof(w->servers[i].successor), "%s",
 			address);
+	else
+		follow(w, i, address);
 }
 
 /* A server refuses this worker. */

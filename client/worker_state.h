@@ -51,6 +51,9 @@ struct worker_server {
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
 	bool counted;   /* finish.c: its message "applied" was received */
+	/* It has welcomed this worker, and another server of its number has said that it is here;
+	 * "": none has. */
+	char successor[128];
 };
 
 /*
@@ -409,6 +412,8 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* wait.c */
 void worker_wait_start(struct tern_worker *w);
+/* The steps have not begun for long. False: no server has a successor. */
+bool worker_follow_successor(struct tern_worker *w);
 
 /* report.c */
 /* The worker's loss in the step that has ended, and the sum of its slots' weights. */
