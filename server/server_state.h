@@ -444,7 +444,7 @@ struct tern_server {
 	/* The job's steps begin with it: 0, or the step of a snapshot, and its number. */
 	uint64_t first_version;
 	uint32_t first_number;
-	uint64_t made_ns; /* time when this server was made */
+	uint64_t made_ns;            /* time when this server was made */
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they

@@ -93,7 +93,8 @@ void history_look(void)
 static void published(struct job *j, const struct tern_server_snapshot *snapshot)
 {
 	history_look();
-	if (snapshot->path && history.published < snapshot->step)
+	if (snapshot->path && history.published < snapshot->step &&
+		snapshot->step != history.damaged_step)
 		history_complain(
 			"one that is published cannot be loaded", snapshot->step);
 	if (snapshot->path && history.apart && j->servers > 1)
@@ -155,6 +156,7 @@ bool history_damage(void)
 			history_below(2) ? bytes : history_below(bytes));
 	free(copy);
 	history.damaged = true;
+	history.damaged_step = id.step;
 	history.published = 0;
 	history_look();
 	return true;

@@ -24,6 +24,7 @@ struct history {
 	bool crashes; /* this life ends in a crash, when the disk has changed so often, */
 	uint64_t crash_changes, crash_ns; /* or at that time */
 	bool crashed, damaged;
+	uint64_t damaged_step;  /* of the snapshot that was damaged last */
 	uint64_t calm_instants; /* until a clock jumps; 0: none does any more */
 	bool fell;              /* a server has crashed, and all others must end */
 };
