@@ -252,11 +252,12 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	w->opts.computer->ops->begin(w->opts.computer, &room->work);
 }
 
-/* Returns the slot that can be begun now; NULL: none. After the last step slots of a lost
- * worker may still be pending: they are not needed. */
+/* Returns the slot that can be begun now; NULL: none. Server 0 may give slots of a lost worker
+ * before the welcome of another server has arrived: the version to begin with is unknown then. After
+ * the last step slots of a lost worker may still be pending: they are not needed. */
 static struct slot *due_slot(struct tern_worker *w)
 {
-	if (w->spare || w->computing || w->state > WORKER_RUNNING ||
+	if (!w->welcomed || w->spare || w->computing || w->state > WORKER_RUNNING ||
 		w->missing[w->version & 1] > 0)
 		return NULL;
 	return next_slot(w);

@@ -14,17 +14,23 @@ void spare_init(struct tern_worker *w)
 	w->spare = w->job.mode == TERN_MODE_SYNC && w->slot_count == 0;
 }
 
-/* Handles "begun": all processes are connected, and the steps begin. */
-void spare_on_begun(struct worker_server *s)
+/* Reports the begin of the steps, once server 0 has said "begun" and the first version is known:
+ * server 0 may say it before the welcome of another server has arrived. */
+void spare_maybe_begin(struct tern_worker *w)
 {
-	struct tern_worker *w = s->worker;
-
-	if (w->begun)
+	if (w->begun || !w->heard_begun || !w->welcomed)
 		return;
 	w->begun = true;
 	report_say(w);
 	if (w->opts.begun)
 		w->opts.begun(w->opts.arg, w->first_version);
+}
+
+/* Handles "begun": all processes are connected, and the steps begin. */
+void spare_on_begun(struct worker_server *s)
+{
+	s->worker->heard_begun = true;
+	spare_maybe_begin(s->worker);
 }
 
 void spare_on_last(struct worker_server *s)

@@ -312,8 +312,10 @@ static void receive_first(struct tern_worker *w)
 		w->slot_count = 0;
 		w->spare = true;
 	}
-	if (w->spare)
+	if (w->spare) {
+		spare_maybe_begin(w);
 		return;
+	}
 	w->version = version;
 	versions_receive(w, version);
 }

@@ -170,7 +170,8 @@ struct tern_worker {
 	/* Servers begin with what they have in memory, of this life of the job (server/memory.c): then
 	 * first_version is the lowest that they have named so far. 0: they begin with a snapshot. */
 	json_int_t life;
-	bool welcomed;         /* the first version is known, and being received */
+	bool welcomed;    /* the first version is known, and being received */
+	bool heard_begun; /* server 0 has told this worker, a spare, that the steps begin */
 	bool back_is_possible; /* opts.goes_back, and the servers may go back, too */
 	bool server_is_gone; /* a connection has ended, so this worker is not to blame */
 	json_t *view; /* the view with which the job goes back, told to all servers; NULL: none */
@@ -390,6 +391,7 @@ void spare_init(struct tern_worker *w);
  * older than `version` on: it must first compute its slots from that older version. */
 bool spare_is_behind(const struct tern_worker *w, uint64_t version);
 void spare_follow(struct tern_worker *w); /* when it gets a slot: asks for versions */
+void spare_maybe_begin(struct tern_worker *w); /* when the first version is known, too */
 void spare_on_begun(struct worker_server *s);
 void spare_on_last(struct worker_server *s);
 void spare_on_at(struct worker_server *s, const json_t *message);
