@@ -426,14 +426,32 @@ void change_keep(struct server_peer *p, const json_t *message)
 		server_refuse(p, "it says too much while the servers stand");
 }
 
+/* Handles the messages that were kept, up to the first one that must still wait. That one and those
+ * behind it stay kept, in their order. */
 static void hear_kept(struct server_peer *p)
 {
 	json_t *kept = TERN_TAKE(p->kept);
 
+	while (json_array_size(kept) > 0 && !change_delays(p, json_array_get(kept, 0))) {
+		json_t *message = json_incref(json_array_get(kept, 0));
+
+		json_array_remove(kept, 0);
+		server_heard(&p->talk, message);
+		json_decref(message);
+	}
+	if (json_array_size(kept) > 0) {
+		p->kept = kept;
+		return;
+	}
 	p->kept_bytes = 0;
-	for (size_t i = 0; i < json_array_size(kept); i++)
-		server_heard(&p->talk, json_array_get(kept, i));
 	json_decref(kept);
+}
+
+void change_hear_kept(struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		if (s->workers[i]->kept)
+			hear_kept(s->workers[i]);
 }
 
 /* Carries the change out, and goes on. `came`: numbers of the workers that have come. */
@@ -452,8 +470,7 @@ static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came
 	s->change = (struct change){.version = NONE};
 	sync_owners_changed(s);
 	sync_next(s);
-	for (uint32_t i = 0; i < s->job.workers; i++)
-		hear_kept(s->workers[i]);
+	change_hear_kept(s);
 	server_maybe_end(s);
 }
 

@@ -335,6 +335,10 @@ static void note_owners(struct tern_server *s, const json_t *message)
 		s->generation = (uint64_t)generation;
 	if (good && s->leases)
 		sync_owners_changed(s);
+	/* A worker may have taken one of the slots before this server heard of the decision. While the
+	 * servers stop for a change, its message waits for the decision. */
+	if (good)
+		change_hear_kept(s);
 }
 
 void lease_on_failed(struct server_peer *p, const json_t *message)

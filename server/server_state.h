@@ -675,10 +675,12 @@ void change_on_pausing(struct server_peer *server, const json_t *message);
 void change_on_paused(struct server_peer *server, const json_t *message);
 void change_on_change(struct server_peer *zero, const json_t *message);
 void change_on_gave(struct server_peer *worker, const json_t *message);
-/* True if a worker's message must wait for the end of the change under way: change_keep() keeps
- * it. */
+/* True if a worker's message must wait for the end of the change under way, or for a decision of
+ * server 0 that is not known here yet: change_keep() keeps it. */
 bool change_delays(const struct server_peer *p, const json_t *message);
 void change_keep(struct server_peer *p, const json_t *message);
+/* Handles the messages that were kept and need not wait any more. */
+void change_hear_kept(struct tern_server *s);
 /* True if another server must not end yet: server 0 may have let in a worker that waits for
  * that here. When it has not, the worker goes, or server 0 does. */
 bool change_is_awaited(const struct tern_server *s);

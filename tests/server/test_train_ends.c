@@ -766,7 +766,54 @@ static void test_a_slot_that_comes_after_the_last_step_needs_no_room(void **stat
 	job_close(&j);
 }
 
-/* ---- messages that cannot be right ---- */
+/* ---- a loss while the servers stop for a worker that comes ---- */
+
+static void take(struct server_peer *p, json_int_t slot, uint64_t version)
+{
+	json_t *message = json_pack("{s:s, s:I, s:I, s:I}", "type", "take", "slot", slot,
+		"version", (json_int_t)version, "generation", (json_int_t)1);
+
+	server_heard(&p->talk, message);
+	json_decref(message);
+}
+
+/* Server 1 stands, and worker 0 takes slots of a loss by which server 0 has decided, and of which server 1
+ * hears later. Then it must receive what server 0, which does not stand, may need; what belongs to
+ * the version at which the servers stop waits for the end of the change. */
+static void test_a_slot_is_taken_once_the_loss_is_known(void **state)
+{
+	const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 2, 4, FOR_EVER, TERN_MODE_SYNC, 0};
+	struct server_peer *taker;
+	struct tern_server *s;
+	json_t *decision;
+	uint64_t version;
+	struct job j;
+
+	(void)state;
+	job_start(&j, &setup);
+	until_step(&j, 2, 5);
+	s = j.m[1].server;
+	taker = s->workers[0];
+	version = s->chunks[0].version;
+	s->change.version = version + 1;
+	s->change.reached = true;
+	take(taker, 1, version);
+	take(taker, 3, version + 1);
+	assert_int_equal(json_array_size(taker->kept), 2);
+	decision = json_pack("{s:s, s:I, s:s, s:I, s:[[I, I], []]}", "type", "lost",
+		"worker", (json_int_t)1, "text", "gone", "generation", (json_int_t)1,
+		"slots", (json_int_t)1, (json_int_t)3);
+	lease_on_decision(s->to_zero, decision);
+	json_decref(decision);
+	assert_ptr_equal(s->leases[1].holder, taker);
+	assert_null(s->leases[3].holder);
+	assert_int_equal(json_array_size(taker->kept), 1);
+	s->change.reached = false;
+	change_hear_kept(s);
+	assert_null(taker->kept);
+	job_close(&j);
+}
 
 int main(void)
 {
@@ -803,6 +850,7 @@ int main(void)
 			test_a_worker_that_was_stopped_does_not_try_to_save_again),
 		cmocka_unit_test(
 			test_a_slot_that_comes_after_the_last_step_needs_no_room),
+		cmocka_unit_test(test_a_slot_is_taken_once_the_loss_is_known),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
