@@ -435,7 +435,11 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 		/* This server has no job yet, or goes on with one whose server of that number is
 		 * lost, which it will know soon. */
 		start_send_away(p);
-	} else if (p->server->opts.returns && !begins_alike(p->server, message)) {
+	} else if (!begins_alike(p->server, message) &&
+		   (p->server->opts.returns ||
+			   json_integer_value(json_object_get(message, "life")))) {
+		/* A server that has a job in memory goes back with it, also if this server and all
+		 * workers were started anew, and do not know that. */
 		back_send_away(p, message);
 	} else if (!may_be_server(p, message, &index, &why)) {
 		server_refuse(p, "%s", why.text);

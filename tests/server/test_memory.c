@@ -250,6 +250,32 @@ static void test_it_is_forgotten_if_another_server_has_another_life(void **state
 	check_forgotten(&next);
 }
 
+/* Server 0 and its worker were started anew, and do not know that the job goes back. */
+static void test_another_server_forgets_what_a_new_server_0_lacks(void **state)
+{
+	struct visitor worker, other;
+	struct rig rig;
+
+	(void)state;
+	describe(false);
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	visit(&rig, &worker);
+	say_join(&worker, job_of(&rig, &job, 1, COUNT, 2), 0);
+	run_until(&rig, &worker.welcome);
+	visit(&rig, &other);
+	tern_talk_say(&other.talk,
+		json_pack("{s:s, s:I, s:o, s:I, s:I, s:I}", "type", "peer", "server",
+			(json_int_t)1, "job", job_of(&rig, &job, 1, COUNT, 2), "version",
+			(json_int_t)STEP - 1, "number", (json_int_t)0, "life",
+			(json_int_t)1));
+	run_until(&rig, &other.down);
+	assert_true(other.aborted && !other.refused);
+	assert_string_equal(other.text, "it does not have the job in memory");
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 static void test_it_is_forgotten_if_the_job_is_another_one(void **state)
 {
 	struct visitor worker;
@@ -320,6 +346,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_whose_steps_have_not_begun_hands_it_on),
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_lacks_it),
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_has_another_life),
+		cmocka_unit_test(test_another_server_forgets_what_a_new_server_0_lacks),
 		cmocka_unit_test(test_it_is_forgotten_if_the_job_is_another_one),
 		cmocka_unit_test(test_it_is_forgotten_if_the_job_has_other_servers),
 		cmocka_unit_test(
