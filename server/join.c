@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/memory.h"
+
 /* ---- the job ---- */
 
 void join_forget_job(struct tern_server *s)
@@ -123,24 +125,27 @@ static bool may_be_saved(const struct tern_server *s, const struct tern_ps_job *
 	return false;
 }
 
-/* Adopts the job of the first worker. True for a later worker if its job and its number
- * for this server are the same. */
+/* Adopts the job of the first worker, which must be the one that is in memory, if one is. True for
+ * a later worker if its job and its number for this server are the same. */
 static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
 	uint32_t index, struct tern_ps_text *why)
 {
 	struct tern_server *s = p->server;
+	const char *who = tern_peer_name(p->peer);
 
-	if (!s->has_job && s->from_memory && !memory_fits(s, job, index, why)) {
-		memory_forget(s, why->text);
-		*why->text = '\0';
+	if (!s->has_job && s->from_memory && !memory_fits(s, job, index)) {
+		memory_forget(s, "the job has other servers now");
 		return false;
 	}
+	/* A user's wrong option costs that worker only, and no step. */
+	if (!s->has_job && s->from_memory &&
+		tern_ps_job_differs(&s->from_memory->job, job, who, why))
+		return false;
 	if (!s->has_job)
-		return may_be_saved(s, job, why) &&
-		       !resume_differs(s, job, tern_peer_name(p->peer), why) &&
+		return may_be_saved(s, job, why) && !resume_differs(s, job, who, why) &&
 		       adopt_in_words(s, job, index, why);
 	if (s->index == index)
-		return !tern_ps_job_differs(&s->job, job, tern_peer_name(p->peer), why);
+		return !tern_ps_job_differs(&s->job, job, who, why);
 	snprintf(why->text, sizeof(why->text),
 		"this server is number %u in its --join, and number %u in the job: all "
 		"must name the servers in the same order",

@@ -46,9 +46,10 @@ void memory_forget(struct tern_server *s, const char *why);
 uint64_t memory_life(const struct tern_server *s);
 /* Server 0, when all other servers are connected: the step that all can begin with. */
 uint64_t memory_lowest(const struct tern_server *s);
-/* True if what is in memory is of this job, in which this server is number `index`. */
-bool memory_fits(const struct tern_server *s, const struct tern_ps_job *job,
-	uint32_t index, struct tern_ps_text *why);
+/* True if what is in memory is of a job with the same servers, in which this server is number
+ * `index`. */
+bool memory_fits(
+	const struct tern_server *s, const struct tern_ps_job *job, uint32_t index);
 /* Called in a task: gives a chunk that is being made its values. */
 int memory_set(struct chunk *c);
 /* The steps begin with this one. False: they cannot, and the server goes back. */

@@ -158,15 +158,12 @@ uint64_t memory_lowest(const struct tern_server *s)
 	return step;
 }
 
-bool memory_fits(const struct tern_server *s, const struct tern_ps_job *job,
-	uint32_t index, struct tern_ps_text *why)
+bool memory_fits(
+	const struct tern_server *s, const struct tern_ps_job *job, uint32_t index)
 {
 	const struct tern_server_memory *memory = s->from_memory;
 
-	if (memory->job.view == job->view && memory->index == index)
-		return !tern_ps_job_differs(&memory->job, job, "a worker", why);
-	snprintf(why->text, sizeof(why->text), "the job has other servers now");
-	return false;
+	return memory->job.view == job->view && memory->index == index;
 }
 
 int memory_set(struct chunk *c)

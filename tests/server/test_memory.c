@@ -276,17 +276,34 @@ static void test_another_server_forgets_what_a_new_server_0_lacks(void **state)
 	close_rig(&rig);
 }
 
-static void test_it_is_forgotten_if_the_job_is_another_one(void **state)
+static void test_a_worker_of_another_job_is_refused_alone(void **state)
+{
+	struct visitor wrong, worker;
+	struct rig next;
+
+	(void)state;
+	open_next(&next);
+	job.steps++;
+	join(&next, &wrong, &job, COUNT, 0);
+	run_until(&next, &wrong.refused);
+	assert_non_null(strstr(wrong.text, "steps: "));
+	job.steps--;
+	join_next(&next, &worker);
+	assert_false(next.server->over);
+	assert_non_null(next.server->from_memory);
+	close_next(&next);
+}
+
+static void test_it_is_forgotten_if_the_server_has_another_number(void **state)
 {
 	struct visitor worker;
 	struct rig next;
 
 	(void)state;
 	open_next(&next);
-	job.steps++;
+	next.server->from_memory->index = 1;
 	join(&next, &worker, &job, COUNT, 0);
 	check_forgotten(&next);
-	job.steps--;
 }
 
 static void test_it_is_forgotten_if_the_job_has_other_servers(void **state)
@@ -347,7 +364,8 @@ int main(void)
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_lacks_it),
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_has_another_life),
 		cmocka_unit_test(test_another_server_forgets_what_a_new_server_0_lacks),
-		cmocka_unit_test(test_it_is_forgotten_if_the_job_is_another_one),
+		cmocka_unit_test(test_a_worker_of_another_job_is_refused_alone),
+		cmocka_unit_test(test_it_is_forgotten_if_the_server_has_another_number),
 		cmocka_unit_test(test_it_is_forgotten_if_the_job_has_other_servers),
 		cmocka_unit_test(
 			test_the_steps_do_not_begin_with_a_version_that_is_not_there),
