@@ -344,6 +344,11 @@ void start_on_start(struct tern_server *s, const json_t *message)
 			s->joined_count, s->job.workers, view_own_number(s));
 		return;
 	}
+	if (s->from_memory && (uint64_t)life != s->life) {
+		memory_forget(
+			s, "server 0 does not go on with what this server has in memory");
+		return;
+	}
 	if (s->from_memory && !memory_begin(s, (uint64_t)version))
 		return;
 	s->life = (uint64_t)life;

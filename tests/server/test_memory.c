@@ -319,6 +319,24 @@ static void test_it_is_forgotten_if_the_job_has_other_servers(void **state)
 	close_next(&next);
 }
 
+static void test_it_is_forgotten_if_server_0_begins_another_life(void **state)
+{
+	struct visitor worker;
+	struct rig next;
+	json_t *start;
+
+	(void)state;
+	open_next(&next);
+	join_next(&next, &worker);
+	next.server->joined_count = job.workers;
+	start = json_pack("{s:s, s:I, s:I}", "type", "start", "version",
+		(json_int_t)STEP - 1, "life", (json_int_t)next.server->life + 1);
+	start_on_start(next.server, start);
+	json_decref(start);
+	assert_false(next.server->running);
+	check_forgotten(&next);
+}
+
 static void test_the_steps_do_not_begin_with_a_version_that_is_not_there(void **state)
 {
 	static const uint64_t steps[] = {0, STEP - 2, STEP, STEP + 1, UINT64_MAX};
@@ -367,6 +385,7 @@ int main(void)
 		cmocka_unit_test(test_a_worker_of_another_job_is_refused_alone),
 		cmocka_unit_test(test_it_is_forgotten_if_the_server_has_another_number),
 		cmocka_unit_test(test_it_is_forgotten_if_the_job_has_other_servers),
+		cmocka_unit_test(test_it_is_forgotten_if_server_0_begins_another_life),
 		cmocka_unit_test(
 			test_the_steps_do_not_begin_with_a_version_that_is_not_there),
 		cmocka_unit_test(test_a_server_without_a_step_keeps_nothing),
