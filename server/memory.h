@@ -42,9 +42,9 @@ struct tern_server_memory {
  * What the server has in memory, for opts.from_memory of the next server: copies of its chunks, or
  * what it was itself made with, if its steps have not begun. Called after the server has ended with
  * -EAGAIN and the threads of its environment have ended, and before tern_server_free(). The caller
- * owns *out. *out is NULL if the server has nothing that the job can go on from: its steps have not
- * begun, none was made, another server lacks what belongs to it, or the job goes on with other servers.
- * -ENOMEM.
+ * owns *out. *out is NULL if the server has nothing that the job can go on from: it was made with
+ * nothing and its steps have not begun, no step was made, another server lacks what belongs to it, or the
+ * job goes on with other servers. -ENOMEM.
  *
  * The copies take 4 * (2 + v) bytes for each parameter of the share, where v is the number of the
  * optimizer's state vectors. The former server's own memory is still there until it is freed.
