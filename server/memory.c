@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "server/membership.h"
+#include "server/snapshot_state.h"
 
 static void chunk_fini(struct tern_chunk_memory *kept)
 {
@@ -118,6 +119,8 @@ int tern_server_keep(struct tern_server *s, struct tern_server_memory **out)
 	}
 	if (!s->life || s->job.view != s->view.number || !is_whole(s))
 		return 0;
+	/* The copies for a snapshot that was not complete are as large as what is kept. */
+	snapshot_drop_copies(s);
 	memory = calloc(1, sizeof(*memory));
 	r = memory ? keep_chunks(s, memory) : -ENOMEM;
 	if (r < 0)
