@@ -18,7 +18,7 @@
  * snapshot (opts.goes_back) ends all of its connections.
  *
  * A server that was not lost, and goes back, does the same with server 0 (opts.zero) until the steps
- * begin, to hear if it is removed meanwhile. Its address is as before ("stays"), so server 0 tells
+ * begin, to hear if it is removed meanwhile, unless server 0 is a member. Its address is as before ("stays"), so server 0 tells
  * it to nobody.
  */
 #include "server/membership.h"
@@ -222,7 +222,7 @@ static void dial_again(struct tern_timer *timer)
 {
 	struct member_link *l = tern_container_of(timer, struct member_link, timer);
 
-	if (l->server->over || l->server->opts.ctx->ending)
+	if (l->done || l->server->over || l->server->opts.ctx->ending)
 		return;
 	if (l->peer && (!l->gone || !tern_talk_is_idle(&l->talk))) {
 		dial_later(l);
@@ -232,9 +232,18 @@ static void dial_again(struct tern_timer *timer)
 	dial(l);
 }
 
+/* True if server 0 is known, and is none of the members, which are told anyway. */
+static bool zero_is_extra(const struct tern_server *s)
+{
+	for (uint32_t i = 0; s->opts.zero && i < s->opts.member_count; i++)
+		if (strcmp(s->opts.members[i], s->opts.zero) == 0)
+			return false;
+	return s->opts.zero != NULL;
+}
+
 int members_init(struct tern_server *s)
 {
-	uint32_t named = s->opts.member_count, count = named + (s->opts.zero != NULL);
+	uint32_t named = s->opts.member_count, count = named + zero_is_extra(s);
 
 	if (!count)
 		return 0;
@@ -253,20 +262,26 @@ int members_init(struct tern_server *s)
 	return 0;
 }
 
+static void leave(struct member_link *l)
+{
+	if (l->peer && !l->gone)
+		tern_peer_close(l->peer);
+}
+
+/* Server 0 need not know more. The links to members stay: workers that come later ask the members
+ * for this server's address. */
 void members_begun(struct tern_server *s)
 {
-	if (s->opts.member_count)
-		return; /* workers that come later ask the members for its address */
-	for (uint32_t i = 0; i < s->member_link_count; i++)
+	for (uint32_t i = s->opts.member_count; i < s->member_link_count; i++) {
 		s->member_links[i].done = true;
-	members_leave(s);
+		leave(&s->member_links[i]);
+	}
 }
 
 void members_leave(struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->member_link_count; i++)
-		if (s->member_links[i].peer && !s->member_links[i].gone)
-			tern_peer_close(s->member_links[i].peer);
+		leave(&s->member_links[i]);
 }
 
 bool members_are_gone(const struct tern_server *s)

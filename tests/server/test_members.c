@@ -290,6 +290,91 @@ static void test_who_has_told_its_address_may_say_nothing_more(void **state)
 	stop_and_close(&rig);
 }
 
+/* Makes the server of `comer` tell its address to a member, and to server 0 of its job. */
+static void come(struct rig *comer, const char *const *member, const struct rig *zero)
+{
+	open_rig(comer);
+	comer->server->opts.index = 1;
+	comer->server->opts.members = member;
+	comer->server->opts.member_count = 1;
+	comer->server->opts.zero = tern_server_address(zero->server);
+	assert_int_equal(members_init(comer->server), 0);
+}
+
+static unsigned peers_of(const struct rig *rig)
+{
+	unsigned count = 0;
+
+	tern_list_for_each (n, &rig->server->peers)
+		count++;
+	return count;
+}
+
+static void open_told(struct rig *rig)
+{
+	open_rig(rig);
+	rig->server->opts.goes_back = true;
+}
+
+static void until_told(struct rig *rig, struct rig *comer)
+{
+	while (!newest(rig) || !newest(rig)->address) {
+		step(rig);
+		step(comer);
+	}
+}
+
+static void step_both(struct rig *rig, struct rig *comer)
+{
+	for (int i = 0; i < 200; i++) {
+		step(rig);
+		step(comer);
+	}
+}
+
+/* When the steps begin, the link stays: workers that come later ask the member. */
+static void test_a_member_that_is_server_0_is_told_once(void **state)
+{
+	struct rig member, comer;
+	const char *address;
+
+	(void)state;
+	open_told(&member);
+	address = tern_server_address(member.server);
+	come(&comer, &address, &member);
+	until_told(&member, &comer);
+	members_begun(comer.server);
+	step_both(&member, &comer);
+	assert_int_equal(peers_of(&member), 1);
+	assert_non_null(newest(&member)->address);
+	close_rig(&comer);
+	close_rig(&member);
+}
+
+static void test_server_0_need_not_know_more_when_the_steps_begin(void **state)
+{
+	struct rig member, zero, comer;
+	const char *address;
+
+	(void)state;
+	open_told(&member);
+	open_told(&zero);
+	address = tern_server_address(member.server);
+	come(&comer, &address, &zero);
+	until_told(&member, &comer);
+	until_told(&zero, &comer);
+	members_begun(comer.server);
+	while (peers_of(&zero) > 0) {
+		step(&zero);
+		step(&comer);
+	}
+	step_both(&member, &comer);
+	assert_int_equal(peers_of(&member), 1);
+	close_rig(&comer);
+	close_rig(&zero);
+	close_rig(&member);
+}
+
 /* A tensor in the place of a message breaks the talk with that process only. */
 static void test_a_broken_talk_ends_only_that_process(void **state)
 {
@@ -322,6 +407,8 @@ int main(void)
 		cmocka_unit_test(test_one_process_is_a_server),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
+		cmocka_unit_test(test_a_member_that_is_server_0_is_told_once),
+		cmocka_unit_test(test_server_0_need_not_know_more_when_the_steps_begin),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
 
