@@ -101,7 +101,7 @@ static uint64_t drain_ns(const struct tern_server *s)
 
 uint64_t back_newest(const struct tern_server *s)
 {
-	return TERN_MAX(s->history->snapshot.step, s->first_version);
+	return TERN_MAX(s->history->snapshot.step, s->snapshot_step);
 }
 
 static void warn_of_loss(struct tern_server *s)

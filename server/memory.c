@@ -94,6 +94,7 @@ static int keep_chunks(struct tern_server *s, struct tern_server_memory *memory)
 
 	memory->index = s->index;
 	memory->life = s->life;
+	memory->snapshot_step = s->snapshot_step;
 	memory->step = s->job.steps;
 	memory->chunks = calloc(s->chunk_count + 1u, sizeof(*memory->chunks));
 	if (!memory->chunks)
@@ -139,6 +140,7 @@ void memory_init(struct tern_server *s)
 		return;
 	s->first_version = s->from_memory->step;
 	s->life = s->from_memory->life;
+	s->snapshot_step = s->from_memory->snapshot_step;
 }
 
 void memory_forget(struct tern_server *s, const char *why)

@@ -54,7 +54,7 @@ static void searched(struct tern_snapshot_search *search, int status)
 		return;
 	}
 	r->found = true;
-	s->first_version = search->found.id.step;
+	s->first_version = s->snapshot_step = search->found.id.step;
 	s->first_number = search->found.id.number;
 	server_note(s, "goes on from snapshot %s in %.300s",
 		tern_snapshot_short_name(search->found.id).text, search->directory);

@@ -441,10 +441,12 @@ struct tern_server {
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */
 	struct tern_plan plan;
-	/* The job's steps begin with it: 0, or the step of a snapshot, and its number. */
+	/* The job's steps begin with it: 0, a snapshot's step (and its number), or the memory's step. */
 	uint64_t first_version;
 	uint32_t first_number;
 	uint64_t made_ns;            /* time when this server was made */
+	/* Of the snapshot that this process last went on from; 0: none. */
+	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they

@@ -128,6 +128,7 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		   strcmp(tern_talk_type(message), "abort") == 0) {
 		v->aborted = strcmp(tern_talk_type(message), "abort") == 0;
 		v->refused = !v->aborted;
+		v->snapshot = json_integer_value(json_object_get(message, "snapshot"));
 		snprintf(v->text, sizeof(v->text), "%s",
 			json_string_value(json_object_get(message, "text")));
 	}

@@ -22,7 +22,8 @@ struct visitor {
 	/* A worker was asked for the given initial values; a server heard that all servers
 	 * have them. */
 	bool gives, begins;
-	char text[400]; /* reason why it was refused, or why the job ended */
+	json_int_t snapshot; /* that the server named when the job ended; 0: none */
+	char text[400];      /* reason why it was refused, or why the job ended */
 };
 
 struct rig {

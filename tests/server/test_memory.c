@@ -63,14 +63,16 @@ static void describe(bool bf16)
 }
 
 /* Makes steps in a server, which then goes back. The last update of the last chunk was computed, but the
- * server has ended before it heard of that. */
-static struct tern_server_memory *live(struct rig *rig, struct values *values)
+ * server has ended before it heard of that. `snapshot_step`: of the snapshot that it was loaded from. */
+static struct tern_server_memory *live_from(
+	struct rig *rig, struct values *values, uint64_t snapshot_step)
 {
 	static struct visitor worker; /* stays connected until the rig is closed */
 	struct tern_server_memory *memory;
 
 	open_rig(rig);
 	rig->server->opts.goes_back = true;
+	rig->server->snapshot_step = snapshot_step;
 	join(rig, &worker, &job, COUNT, 0);
 	run_until(rig, &rig->server->running);
 	assert_true(rig->server->chunk_count % 2 == 0);
@@ -89,6 +91,11 @@ static struct tern_server_memory *live(struct rig *rig, struct values *values)
 	assert_int_equal(tern_server_keep(rig->server, &memory), 0);
 	assert_non_null(memory);
 	return memory;
+}
+
+static struct tern_server_memory *live(struct rig *rig, struct values *values)
+{
+	return live_from(rig, values, 0);
 }
 
 static void check_chunk(struct chunk *c, const struct values *expected, bool bf16)
@@ -155,6 +162,36 @@ static void test_so_it_has_those_of_versions_that_travel_as_bf16(void **state)
 {
 	(void)state;
 	check_next(true);
+}
+
+/* The step that a job goes on at from memory is not that of a snapshot. */
+static void test_a_job_names_only_snapshots_that_it_was_loaded_from(void **state)
+{
+	static const uint64_t loaded[] = {0, 1};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(loaded); i++) {
+		struct tern_server_memory *memory;
+		struct values *values = calloc(16, sizeof(*values));
+		struct rig former, next;
+		struct visitor worker;
+
+		assert_non_null(values);
+		describe(false);
+		memory = live_from(&former, values, loaded[i]);
+		close_rig(&former);
+		open_rig_from(&next, memory);
+		next.server->opts.goes_back = true;
+		join(&next, &worker, &job, COUNT, 0);
+		run_until(&next, &next.server->running);
+		assert_int_equal(next.server->first_version, STEP - 1);
+		assert_int_equal(back_newest(next.server), loaded[i]);
+		server_fail(next.server, -EIO, "a failure");
+		run_until(&next, &worker.aborted);
+		assert_int_equal(worker.snapshot, loaded[i]);
+		close_rig(&next);
+		free(values);
+	}
 }
 
 /* ---- when it is of no use ---- */
@@ -378,6 +415,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_next_server_has_the_bytes_of_the_former_one),
 		cmocka_unit_test(test_so_it_has_those_of_versions_that_travel_as_bf16),
+		cmocka_unit_test(test_a_job_names_only_snapshots_that_it_was_loaded_from),
 		cmocka_unit_test(test_a_server_whose_steps_have_not_begun_hands_it_on),
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_lacks_it),
 		cmocka_unit_test(test_it_is_forgotten_if_another_server_has_another_life),
