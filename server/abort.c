@@ -10,8 +10,9 @@
  *
  * A process that ends by a final abort does not go back to a snapshot, and a process that waits
  * for a lost server does not wait any longer. Such a process connects only now and then. So a
- * server of a job that may go back stays for LEAVING_NS after the end, and tells each process
- * that connects meanwhile.
+ * server of a job that may go back stays for LEAVING_NS after the end, and tells each process of
+ * the job that connects meanwhile. Processes of the next job may connect to the same address, and so
+ * may those that only ask: both are told to come again, since they are not of the job that has ended.
  */
 #include "server/server_state.h"
 
@@ -58,10 +59,43 @@ void abort_tell(struct server_peer *p)
 	guests_refused(p);
 }
 
+/* True if "join" or "peer" brings the job that has ended, whatever its list of servers. A server that has
+ * no job yet, since its job goes back, takes any for its own: nobody else knows its address. */
+static bool is_of_job(const struct server_peer *p, const json_t *message)
+{
+	const struct tern_server *s = p->server;
+	struct tern_ps_text why;
+	struct tern_ps_job job = {0};
+	bool is_ours;
+
+	if (!s->has_job)
+		return s->opts.returns;
+	if (tern_ps_job_read(json_object_get(message, "job"), &job, &why) < 0)
+		return false;
+	job.server_count = s->job.server_count;
+	is_ours = !tern_ps_job_differs(&s->job, &job, tern_peer_name(p->peer), &why);
+	tern_ps_job_fini(&job);
+	return is_ours;
+}
+
+/* True if the sender of the message waits for the job that has ended, or wants to end it. */
+static bool is_to_be_told(const struct server_peer *p, const json_t *message)
+{
+	const char *type = tern_talk_type(message);
+
+	if (strcmp(type, "join") == 0 || strcmp(type, "peer") == 0)
+		return is_of_job(p, message);
+	return strcmp(type, "address") == 0 || strcmp(type, "end") == 0;
+}
+
 void abort_on_late(struct server_peer *p, const json_t *message)
 {
 	if (!p->server->by_operator || server_has_joined(p))
 		return;
+	if (!is_to_be_told(p, message)) {
+		server_refuse_for_now(p, "the server is ending");
+		return;
+	}
 	if (strcmp(tern_talk_type(message), "end") == 0)
 		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "ending"));
 	abort_tell(p);

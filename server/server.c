@@ -105,16 +105,17 @@ static void end_timer(struct tern_timer *timer)
 	tell_end(tern_container_of(timer, struct tern_server, end_timer));
 }
 
-/* Only processes that have joined are told why the job ends. */
+/* Only processes that have joined are told why the job ends. If an operator has ended it, a guest's
+ * next message decides what the guest is told (abort_on_late()). */
 static void say_end(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
 	if (!server_has_joined(p) || p->returning) {
-		if (s->by_operator)
-			abort_tell(p);
-		else
+		if (!s->by_operator)
 			server_refuse_for_now(p, "the server is ending");
+		else if (p->returning)
+			abort_tell(p);
 		return;
 	}
 	if (s->status < 0)

@@ -760,7 +760,7 @@ int64_t leaving_finisher(const struct tern_server *s);
 void abort_on_end(struct server_peer *p, const json_t *message);
 /* Tells a guest that the job is over, and closes the connection. */
 void abort_tell(struct server_peer *p);
-/* A message came after the end of this server. */
+/* A message came after the end of this server, which an operator may have ended. */
 void abort_on_late(struct server_peer *p, const json_t *message);
 /* True if this server stays for a while after its end, for processes that wait. */
 bool abort_lingers(const struct tern_server *s);

@@ -187,25 +187,103 @@ static void test_a_wrong_end_is_refused(void **state)
 	close_rig(&rig);
 }
 
-/* The server of a job that may go back has ended, and still tells who comes that the job has. */
+/* An operator ends the job. `guest` has connected before, and has said nothing yet. */
+static void end_by_operator(struct rig *rig, struct visitor *guest)
+{
+	static struct visitor operator;
+
+	rig->server->opts.leave_ns = 1;
+	visit(rig, guest);
+	visit(rig, &operator);
+	say(&operator, "{\"type\":\"end\",\"by\":\"ann\",\"text\":\"why\"}");
+	run_until(rig, &rig->server->over);
+	assert_string_equal(rig->server->text, "ann aborted the job: why");
+}
+
+static void is_told_of_the_end(struct rig *rig, struct visitor *v)
+{
+	run_until(rig, &v->down);
+	assert_false(v->refused);
+	assert_string_equal(v->text, "ann aborted the job: why");
+}
+
+static void is_to_come_again(struct rig *rig, struct visitor *v)
+{
+	run_until(rig, &v->refused);
+	assert_false(v->aborted);
+	assert_string_equal(v->text, "the server is ending");
+}
+
+/* The server of a job that may go back has ended, and still tells the job's processes that come. */
 static void test_who_comes_after_an_end_is_told(void **state)
 {
-	struct visitor operator, late;
+	static const char *const texts[] = {
+		"{\"type\":\"address\",\"server\":1,\"address\":\"tcp://a:1\"}",
+		"{\"type\":\"end\",\"by\":\"bob\",\"text\":\"\"}",
+	};
+	struct visitor worker, guest, late, other[TERN_ARRAY_SIZE(texts)];
 	struct rig rig;
 
 	(void)state;
-	open_rig(&rig);
-	rig.server->opts.goes_back = true;
-	visit(&rig, &operator);
-	say(&operator, "{\"type\":\"end\",\"by\":\"ann\",\"text\":\"why\"}");
-	run_until(&rig, &rig.server->over);
-	assert_string_equal(rig.server->text, "ann aborted the job: why");
+	open_with_worker(&rig, &worker);
+	end_by_operator(&rig, &guest);
+	say_join(&guest, job_of(&rig, &job, 1, 1000, 1), 0);
+	is_told_of_the_end(&rig, &guest);
 	visit(&rig, &late);
-	say(&late, "{\"type\":\"join\"}");
-	run_until(&rig, &late.down);
-	assert_false(late.refused);
-	assert_string_equal(late.text, "ann aborted the job: why");
+	say_join(&late, job_of(&rig, &job, 1, 1000, 2), 0); /* an older list of servers */
+	is_told_of_the_end(&rig, &late);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		visit(&rig, &other[i]);
+		say(&other[i], texts[i]);
+		is_told_of_the_end(&rig, &other[i]);
+	}
 	close_rig(&rig);
+}
+
+static void test_strangers_who_come_after_an_end_come_again(void **state)
+{
+	static const char *const texts[] = {
+		"{\"type\":\"status\"}",
+		"{\"type\":\"drain\",\"server\":1}",
+		"{\"type\":\"join\"}",
+	};
+	struct visitor worker, guest, v[TERN_ARRAY_SIZE(texts)];
+	struct tern_ps_job other = job;
+	struct rig rig;
+
+	(void)state;
+	open_with_worker(&rig, &worker);
+	end_by_operator(&rig, &guest);
+	other.seed++;
+	say_join(&guest, job_of(&rig, &other, 1, 1000, 1), 0);
+	is_to_come_again(&rig, &guest);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(texts); i++) {
+		visit(&rig, &v[i]);
+		say(&v[i], texts[i]);
+		is_to_come_again(&rig, &v[i]);
+	}
+	close_rig(&rig);
+}
+
+/* A server whose workers have not come yet knows no job. If its job goes back, who comes is of it. */
+static void test_a_server_without_a_job_tells_only_a_job_that_goes_back(void **state)
+{
+	(void)state;
+	for (int returns = 0; returns < 2; returns++) {
+		struct visitor guest;
+		struct rig rig;
+
+		open_rig(&rig);
+		rig.server->opts.goes_back = true;
+		rig.server->opts.returns = returns;
+		end_by_operator(&rig, &guest);
+		say_join(&guest, job_of(&rig, &job, 1, 1000, 1), 0);
+		if (returns)
+			is_told_of_the_end(&rig, &guest);
+		else
+			is_to_come_again(&rig, &guest);
+		close_rig(&rig);
+	}
 }
 
 /* A worker of another job brings a newer list of servers: this server's job keeps its own. */
@@ -404,6 +482,9 @@ int main(void)
 		cmocka_unit_test(test_a_view_of_another_job_is_not_taken),
 		cmocka_unit_test(test_a_wrong_end_is_refused),
 		cmocka_unit_test(test_who_comes_after_an_end_is_told),
+		cmocka_unit_test(test_strangers_who_come_after_an_end_come_again),
+		cmocka_unit_test(
+			test_a_server_without_a_job_tells_only_a_job_that_goes_back),
 		cmocka_unit_test(test_one_process_is_a_server),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
