@@ -77,6 +77,9 @@ struct tern_server_history {
 	struct tern_server_snapshot snapshot;
 	uint64_t snapshot_ended_ns;
 	char snapshot_path[1000];
+	/* Server 0: when the last snapshot has ended, published or not, or if there was none, when the
+	 * steps first began. The next one by time is due opts.snapshots.every_ns later. */
+	uint64_t snapshot_tried_ns;
 	uint64_t failed_count;
 	char failed_why[300];
 };

@@ -282,6 +282,8 @@ static void note_skipped(struct tern_server *s, uint64_t step)
 			(unsigned long long)(last / every * every + every));
 }
 
+static void set_timer(struct tern_server *s, uint64_t since_ns);
+
 static void fire(struct tern_timer *timer)
 {
 	struct snapshots *n = tern_container_of(timer, struct snapshots, timer);
@@ -292,16 +294,19 @@ static void fire(struct tern_timer *timer)
 	if (n->state != SNAPSHOTS_IDLE)
 		server_note(s, "no snapshot now: the one before is being written");
 	n->asked = n->asked || n->state == SNAPSHOTS_IDLE;
+	set_timer(s, tern_now_ns(s->env));
 	next_due(s);
 }
 
-static void set_timer(struct tern_server *s)
+/* Sets the timer to `every_ns` after since_ns, or to now if that is over. */
+static void set_timer(struct tern_server *s, uint64_t since_ns)
 {
-	uint64_t every = s->opts.snapshots.every_ns;
+	uint64_t every =
+		s->opts.snapshots.every_ns ? s->opts.snapshots.every_ns : EVERY_NS;
 
 	s->snapshots->timer.fire = fire;
 	tern_timer_set(s->opts.ctx, &s->snapshots->timer,
-		tern_now_ns(s->env) + (every ? every : EVERY_NS));
+		TERN_MAX(tern_now_ns(s->env), tern_ns_add(since_ns, every)));
 }
 
 /* Begins the next snapshot if it is time, and none is being taken. */
@@ -310,8 +315,6 @@ static void next_due(struct tern_server *s)
 	struct snapshots *n = s->snapshots;
 	uint64_t step;
 
-	if (!is_by_steps(s) && !n->timer.place)
-		set_timer(s);
 	if (n->state != SNAPSHOTS_IDLE || n->final)
 		return;
 	if (n->done_count == s->chunk_count) {
@@ -337,8 +340,12 @@ void snapshots_start(struct tern_server *s)
 	n->final = s->first_version == s->job.steps && !s->goes_on;
 	if (s->first_version == s->job.steps)
 		n->done_count = s->chunk_count;
-	if (s->index == 0)
-		next_due(s);
+	if (s->index != 0)
+		return;
+	/* The time goes on when the job goes back, or one that goes back often had no snapshot. */
+	if (!is_by_steps(s))
+		set_timer(s, s->history->snapshot_tried_ns);
+	next_due(s);
 }
 
 void snapshots_step_made(const struct chunk *c)

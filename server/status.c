@@ -54,6 +54,8 @@ void status_steps_begin(struct tern_server *s)
 	if (h->back_since_ns)
 		h->back_ns = now_ns - h->back_since_ns;
 	h->back_since_ns = 0;
+	if (!h->snapshot_tried_ns)
+		h->snapshot_tried_ns = now_ns;
 	s->marks = (struct status_marks){.moved_ns = now_ns};
 	status_mark(s);
 }
@@ -73,6 +75,7 @@ void status_snapshot_ended(
 {
 	struct tern_server_history *h = s->history;
 
+	h->snapshot_tried_ns = tern_now_ns(s->env);
 	if (!snapshot->path) {
 		h->failed_count++;
 		snprintf(h->failed_why, sizeof(h->failed_why), "%s", snapshot->why);
@@ -80,7 +83,7 @@ void status_snapshot_ended(
 	}
 	h->snapshot = *snapshot;
 	h->snapshot.path = NULL;
-	h->snapshot_ended_ns = tern_now_ns(s->env);
+	h->snapshot_ended_ns = h->snapshot_tried_ns;
 	h->failed_count = 0;
 	snprintf(h->snapshot_path, sizeof(h->snapshot_path), "%s", snapshot->path);
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of when a server takes snapshots. Whole jobs are in the
+ * simulator (scenario `snapshots`) and in tests/system/e2e/snapshots.py. */
+#include "server/snapshot_state.h"
+#include "tests/server/server_bed.h"
+
+#include "base/clock.h"
+
+#define COUNT 100u
+
+static const struct tern_ps_job job = {.slots = 1, .workers = 1, .steps = 2};
+
+/* Opens a server that takes snapshots, whose process has lived since `since_ns`, and lets its job begin. */
+static void begin(struct rig *rig, struct visitor *worker, uint64_t since_ns)
+{
+	open_rig(rig);
+	rig->server->opts.snapshots.directory = "nowhere";
+	rig->server->history->snapshot_tried_ns = since_ns;
+	join(rig, worker, &job, COUNT, 0);
+	run_until(rig, &rig->server->running);
+}
+
+static void test_the_time_of_snapshots_does_not_begin_anew(void **state)
+{
+	static const uint64_t every_ns = 600 * TERN_NS_PER_S;
+	struct visitor worker;
+	struct rig rig;
+	uint64_t first_ns;
+
+	(void)state;
+	begin(&rig, &worker, 0);
+	first_ns = rig.server->history->snapshot_tried_ns;
+	assert_true(first_ns > 0);
+	assert_int_equal(rig.server->snapshots->timer.due_ns, first_ns + every_ns);
+	close_rig(&rig);
+	begin(&rig, &worker, first_ns);
+	assert_int_equal(rig.server->history->snapshot_tried_ns, first_ns);
+	assert_int_equal(rig.server->snapshots->timer.due_ns, first_ns + every_ns);
+	close_rig(&rig);
+}
+
+static void test_the_time_of_snapshots_begins_at_the_end_of_the_last_one(void **state)
+{
+	const struct tern_server_snapshot failed = {.step = 1, .why = "no room"};
+	struct visitor worker;
+	struct rig rig;
+
+	(void)state;
+	begin(&rig, &worker, 1);
+	status_snapshot_ended(rig.server, &failed);
+	assert_true(rig.server->history->snapshot_tried_ns > 1);
+	close_rig(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_time_of_snapshots_does_not_begin_anew),
+		cmocka_unit_test(
+			test_the_time_of_snapshots_begins_at_the_end_of_the_last_one),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
