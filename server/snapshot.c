@@ -251,17 +251,14 @@ static int build(struct tern_server *s)
 }
 
 /* A snapshot of a model that has diverged would replace a good one, and nothing that the job still
- * computes is of use. So the job ends. */
+ * computes is of use. So the job ends. The part is not reported as one that has failed: if the job
+ * has waited only for its last snapshot, it would end well then, before server 0 hears of this. */
 static void diverged(struct tern_server *s)
 {
-	static const char why[] =
-		"the parameters, or the optimizer's state, are no longer "
-		"finite numbers";
-	uint64_t step = s->snapshots->id.step;
-
-	finish(s, why, false);
-	server_fail(s, -EDOM, "after step %llu %s: a lower learning rate may help",
-		(unsigned long long)step, why);
+	server_fail(s, -EDOM,
+		"after step %llu the parameters, or the optimizer's state, are no longer "
+		"finite numbers: a lower learning rate may help",
+		(unsigned long long)s->snapshots->id.step);
 }
 
 /* All chunks are copied: writes the part. */

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of when a server takes snapshots. Whole jobs are in the
+/* Tests of when a server takes snapshots, and of one of a model that has diverged. Whole jobs are in the
  * simulator (scenario `snapshots`) and in tests/system/e2e/snapshots.py. */
 #include "server/snapshot_state.h"
 #include "tests/server/server_bed.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -10,11 +14,19 @@
 
 static const struct tern_ps_job job = {.slots = 1, .workers = 1, .steps = 2};
 
+/* The job fails only once: nobody is told before that a snapshot has failed. */
+static void told(void *arg, const struct tern_server_snapshot *snapshot)
+{
+	(void)arg;
+	fail_msg("a snapshot has ended: %s", snapshot->why);
+}
+
 /* Opens a server that takes snapshots, whose process has lived since `since_ns`, and lets its job begin. */
 static void begin(struct rig *rig, struct visitor *worker, uint64_t since_ns)
 {
 	open_rig(rig);
 	rig->server->opts.snapshots.directory = "nowhere";
+	rig->server->opts.snapshot = told;
 	rig->server->history->snapshot_tried_ns = since_ns;
 	join(rig, worker, &job, COUNT, 0);
 	run_until(rig, &rig->server->running);
@@ -52,12 +64,46 @@ static void test_the_time_of_snapshots_begins_at_the_end_of_the_last_one(void **
 	close_rig(&rig);
 }
 
+/* All chunks come to the last step, with a value that is no number. */
+static void diverge(struct tern_server *s)
+{
+	static float g[COUNT] = {NAN};
+	const float *const gradients[] = {g};
+
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		struct chunk *c = &s->chunks[i];
+
+		for (; c->version < job.steps; c->version++)
+			chunk_apply(c, c->version, c->version + 1, gradients, 1, 1, 1);
+		snapshots_step_made(c);
+	}
+}
+
+/* Nothing but its last snapshot keeps the server, and the model has diverged: the job has failed. */
+static void test_a_last_snapshot_that_has_diverged_ends_the_job(void **state)
+{
+	struct visitor worker;
+	struct rig rig;
+
+	(void)state;
+	begin(&rig, &worker, 0);
+	rig.server->bye_count = 1;
+	server_maybe_end(rig.server);
+	assert_true(rig.server->held);
+	diverge(rig.server);
+	run_until(&rig, &rig.server->over);
+	assert_int_equal(rig.server->status, -EDOM);
+	assert_non_null(strstr(rig.server->text, "after step 2 the parameters"));
+	close_rig(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_time_of_snapshots_does_not_begin_anew),
 		cmocka_unit_test(
 			test_the_time_of_snapshots_begins_at_the_end_of_the_last_one),
+		cmocka_unit_test(test_a_last_snapshot_that_has_diverged_ends_the_job),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
