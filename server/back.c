@@ -104,6 +104,14 @@ uint64_t back_newest(const struct tern_server *s)
 	return TERN_MAX(s->history->snapshot.step, s->snapshot_step);
 }
 
+void back_hear_newest(struct tern_server *s, const json_t *message)
+{
+	json_int_t step = json_integer_value(json_object_get(message, "snapshot"));
+
+	if (step > 0 && (uint64_t)step <= s->job.steps)
+		s->snapshot_step = TERN_MAX(s->snapshot_step, (uint64_t)step);
+}
+
 static void warn_of_loss(struct tern_server *s)
 {
 	uint64_t step = back_newest(s);

@@ -26,6 +26,8 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 void back_without_workers(struct tern_server *s);
 /* The step of the newest snapshot that this server knows of; 0: none. Server 0 knows all. */
 uint64_t back_newest(const struct tern_server *s);
+/* "abort" may name a newer one. */
+void back_hear_newest(struct tern_server *s, const json_t *message);
 void back_on_leaving(struct server_peer *server, const json_t *message);
 /* No snapshot is being taken any more. */
 void back_maybe(struct tern_server *s);

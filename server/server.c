@@ -328,6 +328,7 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 	 * message arrives. */
 	if (!p->server->over && p->server->index != 0 && json_is_integer(finisher))
 		p->server->finisher = json_integer_value(finisher);
+	back_hear_newest(p->server, message);
 	if (final)
 		p->server->by_operator = save = true;
 	if (!final && ((!p->server->running && p->is_worker) || p->returning))
@@ -497,6 +498,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	out->has_job = s->has_job;
 	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;
+	out->snapshot_step = back_newest(s);
 	out->steps = s->chunk_count ? UINT64_MAX : 0;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);

@@ -94,6 +94,8 @@ struct tern_server_stats {
 	 * one in its place begins with server 0's. Step 0: it has found none. */
 	uint64_t told_step;
 	uint32_t told_number;
+	/* The step of the newest snapshot that this server knows of; 0: none. Server 0 knows all. */
+	uint64_t snapshot_step;
 	/* The job goes on without this server (view.c). */
 	bool drained;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */

@@ -3,6 +3,7 @@
  * job's options. */
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -128,6 +129,17 @@ static unsigned thread_count(const struct server_settings *settings)
 	return settings->device.cuda ? GPU_THREADS : 1;
 }
 
+/* True if this process knows of a snapshot that the job can go on from. The directory is not read: a
+ * disk that does not answer must not keep the server from telling the others that it ends. */
+static bool knows_snapshot(const struct server_role *s)
+{
+	const struct snapshot_settings *snapshots = &s->settings->snapshots;
+	struct tern_server_stats stats;
+
+	tern_server_stats(s->server, &stats);
+	return snapshots->directory && (snapshots->resume || stats.snapshot_step);
+}
+
 static void stop(struct role *role, const char *why, bool save)
 {
 	struct server_role *s = (struct server_role *)role;
@@ -135,7 +147,7 @@ static void stop(struct role *role, const char *why, bool save)
 	char text[120];
 
 	tern_server_stats(s->server, &stats);
-	role->can_resume = snapshots_can_resume(&s->settings->snapshots);
+	role->can_resume = knows_snapshot(s);
 	/* if no worker has ever joined, nothing is lost */
 	role->left = !stats.has_job && !role->back_ns;
 	snprintf(text, sizeof(text), "it was %s", why);
@@ -357,7 +369,11 @@ static void ended(void *arg, int status, const char *text)
 	struct role *role = arg;
 	struct server_role *s = arg;
 
-	role->can_resume = snapshots_can_resume(&s->settings->snapshots);
+	/* All others have been told. Only server 0 knows of each snapshot: the directory tells the rest,
+	 * if the exit code depends on it. */
+	role->can_resume = knows_snapshot(s) ||
+			   (role->signal == SIGTERM &&
+				   snapshots_can_resume(&s->settings->snapshots));
 	report_applied(s);
 	logdir_flush(s->logdir, tern_clock_ns());
 	if (status == -EAGAIN && goes_back(s, text))

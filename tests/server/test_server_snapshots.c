@@ -97,6 +97,31 @@ static void test_a_last_snapshot_that_has_diverged_ends_the_job(void **state)
 	close_rig(&rig);
 }
 
+/* Only server 0 knows of all snapshots: others hear of the newest one when the job ends. */
+static void test_the_end_of_a_job_names_its_newest_snapshot(void **state)
+{
+	static const struct {
+		json_int_t named;
+		uint64_t known;
+	} cases[] = {{1, 1}, {2, 2}, {0, 0}, {-1, 0}, {3, 0}}; /* the job has 2 steps */
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++) {
+		struct tern_server_stats stats;
+		struct visitor worker;
+		struct rig rig;
+
+		begin(&rig, &worker, 0);
+		tern_talk_say(&worker.talk,
+			json_pack("{s:s, s:s, s:I}", "type", "abort", "text", "the end",
+				"snapshot", cases[i].named));
+		run_until(&rig, &rig.server->over);
+		tern_server_stats(rig.server, &stats);
+		assert_int_equal(stats.snapshot_step, cases[i].known);
+		close_rig(&rig);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -104,6 +129,7 @@ int main(void)
 		cmocka_unit_test(
 			test_the_time_of_snapshots_begins_at_the_end_of_the_last_one),
 		cmocka_unit_test(test_a_last_snapshot_that_has_diverged_ends_the_job),
+		cmocka_unit_test(test_the_end_of_a_job_names_its_newest_snapshot),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
