@@ -46,7 +46,7 @@ struct tern_server_memory {
  * -EAGAIN and the threads of its environment have ended, and before tern_server_free(). The caller
  * owns *out. *out is NULL if the server has nothing that the job can go on from: it was made with
  * nothing and its steps have not begun, no step was made, another server lacks what belongs to it, or the
- * job goes on with other servers. -ENOMEM.
+ * job goes on with other servers. -ENOMEM, or an error of a copy from the GPU.
  *
  * The copies take 4 * (2 + v) bytes for each parameter of the share, where v is the number of the
  * optimizer's state vectors. The former server's own memory is still there until it is freed.

@@ -79,7 +79,7 @@ static int end_at(struct ask *ask, const char *address, const char *why,
 }
 
 /* Before the steps, and while the job goes back, the first server need not be connected to the
- * others: each one is asked. One that does not answer is lost, or has ended already. */
+ * others: each one is asked. A server that does not answer is lost, or has ended already. */
 static void end_others(struct ask *ask, const json_t *status, const char *why)
 {
 	const char *asked = json_string_value(json_object_get(status, "asked"));

@@ -533,11 +533,19 @@ static int start(struct server_role *s)
 /* Keeps for the next server what this one has in memory. */
 static void keep(struct server_role *s)
 {
+	char text[300];
+	int r;
+
 	if (!s->server)
 		return; /* it could not be made, and what it was to begin with is still here */
-	if (tern_server_keep(s->server, &s->memory) < 0)
-		note(s, "there is no memory to keep this server's parameters in: the job "
-			"goes back to its newest snapshot");
+	r = tern_server_keep(s->server, &s->memory);
+	if (r == 0)
+		return;
+	snprintf(text, sizeof(text),
+		"this server cannot keep its parameters in memory: %s: the job goes back "
+		"to its newest snapshot",
+		tern_status_text(r));
+	note(s, text);
 }
 
 /* Runs the server until it has ended, each time that its job goes back. */
