@@ -454,11 +454,12 @@ static const char *find_resume(const struct server_role *s)
 	return r == -ENOENT && !s->resumable ? snapshots->resume : snapshots->directory;
 }
 
-static int start(struct server_role *s)
+/* The options of the next server, but for its addresses. */
+static struct tern_server_opts server_opts(struct server_role *s)
 {
 	const struct server_settings *settings = s->settings;
-	const char *members[TERN_SERVERS_MAX];
-	struct tern_server_opts opts = {
+
+	return (struct tern_server_opts){
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
 		.memory_bytes = memory_bytes(),
@@ -482,8 +483,6 @@ static int start(struct server_role *s)
 		.from_memory = s->memory,
 		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.view = &s->view,
-		.members = members,
-		.member_count = s->members.count,
 		.zero = s->has_begun && *s->zero ? s->zero : NULL,
 		.index = s->index,
 		.history = &s->history,
@@ -494,6 +493,13 @@ static int start(struct server_role *s)
 		.ended = ended,
 		.arg = &s->role,
 	};
+}
+
+static int start(struct server_role *s)
+{
+	const struct server_settings *settings = s->settings;
+	const char *members[TERN_SERVERS_MAX];
+	struct tern_server_opts opts = server_opts(s);
 	bool again = *s->address;
 	char why[200];
 	int r;
@@ -504,6 +510,8 @@ static int start(struct server_role *s)
 		fabric_listen_address(&settings->fabric, settings->listen, "tern-server",
 			s->address, sizeof(s->address));
 	opts.listen = s->address;
+	opts.members = members;
+	opts.member_count = s->members.count;
 	r = tern_server_new(&opts, &s->server);
 	if (r == 0)
 		s->memory = NULL; /* it is the server's now */

@@ -734,27 +734,12 @@ static int prepare(struct worker_role *w)
 	return r;
 }
 
-static int start(struct worker_role *w)
+/* The options of the next worker, but for its job and what follows from it. */
+static struct tern_worker_opts worker_opts(struct worker_role *w)
 {
-	const struct job_settings *j = &w->settings->job;
-	bool again = *w->job_name;
-	struct tern_ps_job job = {
-		.mode = j->mode.kind,
-		.ssp = j->mode.ssp,
-		.steps = j->steps,
-		.seed = j->seed,
-		.slots = (uint32_t)j->slots,
-		.workers = (uint32_t)j->workers,
-		.batch = (uint32_t)j->batch,
-		.optimizer = j->optimizer.rule,
-		.clip_norm = j->clip_norm,
-		.servers = w->view.servers,
-		.server_count = w->view.count,
-	};
-	struct tern_worker_opts opts = {
+	return (struct tern_worker_opts){
 		.domain = w->role.domain,
 		.ctx = w->role.ctx,
-		.job = &job,
 		.index = (uint32_t)w->settings->index,
 		.goes_back = w->settings->server_wait_s > 0,
 		.decision_ns = job_drain_ns(w->settings->drain_within_s, 6),
@@ -774,12 +759,33 @@ static int start(struct worker_role *w)
 		.ended = ended,
 		.arg = w,
 	};
+}
+
+static int start(struct worker_role *w)
+{
+	const struct job_settings *j = &w->settings->job;
+	bool again = *w->job_name;
+	struct tern_ps_job job = {
+		.mode = j->mode.kind,
+		.ssp = j->mode.ssp,
+		.steps = j->steps,
+		.seed = j->seed,
+		.slots = (uint32_t)j->slots,
+		.workers = (uint32_t)j->workers,
+		.batch = (uint32_t)j->batch,
+		.optimizer = j->optimizer.rule,
+		.clip_norm = j->clip_norm,
+		.servers = w->view.servers,
+		.server_count = w->view.count,
+	};
+	struct tern_worker_opts opts = worker_opts(w);
 	struct tern_ps_text why;
 	int r = make_computer(w, &job);
 
 	if (r)
 		return r;
 	tern_view_set_job(&w->view, &job);
+	opts.job = &job;
 	init_from_apply(&w->init_from, &job, &opts);
 	opts.computer = &w->computer->computer;
 	opts.memory = device_memory(&w->device, w->settings->job.tensor_memory);
