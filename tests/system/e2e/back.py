@@ -154,6 +154,25 @@ def job_goes_on_from_memory_without_its_last_worker():
         last_worker_is_lost(fabric)
 
 
+def job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue():
+    """The step that it went on at is not that of a snapshot, so --resume would be refused."""
+    global EVERY
+    every, EVERY = EVERY, STEPS
+    hand = Hand("no-snapshot", "tcp", workers=1)
+    EVERY = every
+    hand.workers[0].wait_event(makes_steps)
+    hand.lose("workers", 0, signal.SIGKILL)
+    hand.workers[0] = hand.worker(0)
+    for server in hand.servers:
+        server.wait_event(lambda e: "goes on at step" in e.get("text", ""))
+    hand.workers[0].wait_event(makes_steps)
+    hand.workers[0].process.send_signal(signal.SIGTERM)
+    assert hand.workers[0].end() == 128 + signal.SIGTERM, hand.workers[0].error
+    for server in hand.servers:
+        assert server.end() == 1, server.error
+    assert not list(hand.snapshots.glob("*.json"))
+
+
 def those_that_wait_in_vain_end():
     """The lost server is not started again within --server-wait."""
     hand = Hand("in-vain", "shm", wait=2)
@@ -328,6 +347,7 @@ def a_new_server_needs_a_number_and_time():
 
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          job_goes_on_from_memory_without_its_last_worker,
+         job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
