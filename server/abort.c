@@ -14,7 +14,7 @@
  * the job that connects meanwhile. Processes of the next job may connect to the same address, and so
  * may those that only ask: both are told to come again, since they are not of the job that has ended.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Servers that are lost, come elsewhere, are added and removed while their job goes on.
+ * Servers that are lost, come elsewhere, are added and removed while their job goes on; and an
+ * operator who ends it.
  */
 #ifndef TERN_SERVER_MEMBERSHIP_H
 #define TERN_SERVER_MEMBERSHIP_H
@@ -114,5 +115,14 @@ void view_add(struct server_peer *newcomer);
 /* The connection of a server has ended that had told its address. */
 void view_newcomer_left(struct server_peer *p);
 void view_on_drain(struct server_peer *p, const json_t *message);
+
+/* abort.c */
+void abort_on_end(struct server_peer *p, const json_t *message);
+/* Tells a guest that the job is over, and closes the connection. */
+void abort_tell(struct server_peer *p);
+/* A message came after the end of this server, which an operator may have ended. */
+void abort_on_late(struct server_peer *p, const json_t *message);
+/* True if this server stays for a while after its end, for processes that wait. */
+bool abort_lingers(const struct tern_server *s);
 
 #endif

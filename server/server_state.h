@@ -444,7 +444,7 @@ struct tern_server {
 	/* The job's steps begin with it: 0, a snapshot's step (and its number), or the memory's step. */
 	uint64_t first_version;
 	uint32_t first_number;
-	uint64_t made_ns;            /* time when this server was made */
+	uint64_t made_ns; /* time when this server was made */
 	/* Of the newest snapshot that this process went on from or heard of; 0: none. */
 	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
@@ -755,15 +755,6 @@ void leaving_interrupt(struct tern_server *s, const char *why);
 /* For an interrupted job: the worker that saves; -1: the steps have not begun, or no
  * worker is left. */
 int64_t leaving_finisher(const struct tern_server *s);
-
-/* abort.c */
-void abort_on_end(struct server_peer *p, const json_t *message);
-/* Tells a guest that the job is over, and closes the connection. */
-void abort_tell(struct server_peer *p);
-/* A message came after the end of this server, which an operator may have ended. */
-void abort_on_late(struct server_peer *p, const json_t *message);
-/* True if this server stays for a while after its end, for processes that wait. */
-bool abort_lingers(const struct tern_server *s);
 
 /* spare.c */
 void spare_start(struct tern_server *s);
