@@ -12,7 +12,8 @@
  *   mappings of the parameters (tern_slot_map()) stay right.
  *
  * A finisher that has the final parameters does not go back: it uses them, and so the job is
- * complete for its program. Others that wait for it make the last steps again.
+ * complete for its program, also if the worker ends only after that. Others that wait for it make
+ * the last steps again.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -233,6 +234,7 @@ static void begin(struct tern_session *s, const char *why)
 	b->next_ns = tern_ns_add(now_ns(s), b->pause_ns);
 	b->state = BACK_ENDING;
 	s->final = NULL;
+	s->was_finisher = false;
 	ask_now(s);
 }
 
@@ -255,7 +257,9 @@ bool session_back_ended(struct tern_session *s, int status, const char *text, bo
 
 	if (!b->wait_ns)
 		return false;
-	if (b->ends && (status == -EAGAIN || status == -ECANCELED))
+	if (b->finished && (status == -EAGAIN || cut))
+		end(s, 0, "");
+	else if (b->ends && (status == -EAGAIN || status == -ECANCELED))
 		end(s, b->end_status, b->end_why);
 	else if (status == -EAGAIN && s->evaluation)
 		b->state = BACK_ALONE;
@@ -289,10 +293,17 @@ bool session_back_leave(struct tern_session *s, const char *why)
 
 bool session_back_finished(struct tern_session *s, const char *text)
 {
-	if (s->back.state != BACK_ALONE)
+	struct session_back *b = &s->back;
+
+	if (!b->wait_ns)
 		return false;
-	end(s, text ? -ECANCELED : 0, text ? text : "");
-	return true;
+	if (text)
+		end_with_worker(s, -ECANCELED, text);
+	else if (b->state == BACK_ALONE)
+		end(s, 0, "");
+	else
+		b->finished = true;
+	return s->ended;
 }
 
 bool session_back_describe(const struct tern_session *s, char *text, size_t bytes)

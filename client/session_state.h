@@ -73,6 +73,8 @@ struct session_back {
 	bool ends;
 	int end_status;
 	char end_why[512];
+	/* The finisher has used the results: the loss of a server ends the session well. */
+	bool finished;
 	bool has_begun; /* the steps have begun once */
 	/* One more than the step of the slot that the program was given last; 0: none. */
 	uint64_t reached;
@@ -162,7 +164,7 @@ uint64_t session_back_given(struct tern_session *s, uint64_t step);
 void session_back_slot_ended(struct tern_session *s);
 /* The program leaves. False: the worker is to be asked. */
 bool session_back_leave(struct tern_session *s, const char *why);
-/* The finisher has finished. True: its worker is over. */
+/* The finisher has finished, or could not (`text`). True: its worker has ended. */
 bool session_back_finished(struct tern_session *s, const char *text);
 /* Why the worker does not move, if it is over; returns false if it is not. */
 bool session_back_describe(const struct tern_session *s, char *text, size_t bytes);

@@ -447,8 +447,9 @@ TERN_API int tern_session_finisher(struct tern_session *s);
  * silent worker for one that hangs. In other slots it has no effect. */
 TERN_API void tern_session_goes_on(struct tern_session *s);
 
-/* The finisher has used the results: the job ends, also if a server was lost meanwhile. If `text` is not NULL it could not use
- * them, for the reason in `text` (one line), and another worker becomes the finisher. */
+/* The finisher has used the results. The session ends with 0, also if a server is lost before the
+ * other processes know of that. If `text` is not NULL the finisher could not use them, for the
+ * reason in `text` (one line), and another worker becomes the finisher. */
 TERN_API void tern_session_finished(struct tern_session *s, const char *text);
 
 /* Leaves the job; `why` gives the reason in a few words. Other workers, if there are any, compute

@@ -397,6 +397,16 @@ static void go_on(struct program *p)
 
 /* ---- the end ---- */
 
+static void wait_a_while(struct program *p)
+{
+	struct tern_context *ctx = p->member->ctx;
+
+	if (!p->timer.place &&
+		tern_timer_set(ctx, &p->timer,
+			tern_now_ns(tern_context_env(ctx)) + below(p, PAUSE_NS)) < 0)
+		tern_never("a timer");
+}
+
 static void saved(struct tern_file_op *op)
 {
 	struct program *p = tern_container_of(op, struct program, file);
@@ -406,7 +416,8 @@ static void saved(struct tern_file_op *op)
 	free(p->parts[0].iov_base);
 	p->parts[0].iov_base = NULL;
 	p->saving = false;
-	tern_session_finished(p->session, NULL);
+	p->has_saved = true;
+	wait_a_while(p);
 }
 
 static void save(struct program *p)
@@ -431,14 +442,29 @@ static void save(struct program *p)
 
 /* This worker is the finisher: it saves, or says that it cannot; then another worker does
  * it. */
-static void finish(struct program *p)
+static void begin_to_finish(struct program *p)
 {
 	if (p->job->goes_back || job_workers_left(p->job) < 2 || !dice(p, 100)) {
 		save(p);
 		return;
 	}
 	p->member->stalled = true;
+	p->has_finished = true;
 	tern_session_finished(p->session, "its disk is full");
+}
+
+/* Servers may fall while the finisher has the results. It may have used them when its worker is
+ * over, but has not ended: there is little time for that, so it finishes at once then. */
+static void use_results(struct program *p)
+{
+	if (!p->has_saved) {
+		begin_to_finish(p);
+	} else if (p->job->goes_back && !p->member->worker->over && dice(p, 985)) {
+		wait_a_while(p);
+	} else {
+		p->has_finished = true;
+		tern_session_finished(p->session, NULL);
+	}
 }
 
 static void keep_final(struct program *p)
@@ -485,16 +511,6 @@ static void end(struct program *p)
 
 /* ---- when the program calls ---- */
 
-static void wait_a_while(struct program *p)
-{
-	struct tern_context *ctx = p->member->ctx;
-
-	if (!p->timer.place &&
-		tern_timer_set(ctx, &p->timer,
-			tern_now_ns(tern_context_env(ctx)) + below(p, PAUSE_NS)) < 0)
-		tern_never("a timer");
-}
-
 /* The slot was to be computed for the second time, and is not needed any more. */
 static void was_revoked_between(struct program *p)
 {
@@ -514,6 +530,8 @@ static void look(struct program *p)
 		return wait_a_while(p);
 	r = tern_session_next(p->session, &p->slot, &p->info);
 	if (r == 0) {
+		if (p->has_finished)
+			complain(p, "got a slot after it had used the results");
 		p->early = p->info.early;
 		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
@@ -532,13 +550,8 @@ static void look(struct program *p)
 			p->job->falls += p->job->goes_back && dice(p, 500);
 			keep_final(p);
 		}
-		if (!p->saving && tern_session_finisher(p->session) == 1) {
-			/* Servers may fall while it has the results. */
-			if (p->job->goes_back && dice(p, 985))
-				wait_a_while(p);
-			else
-				finish(p);
-		}
+		if (!p->saving && tern_session_finisher(p->session) == 1)
+			use_results(p);
 	} else {
 		expect(p, r, -EAGAIN, "the next slot");
 	}

@@ -76,7 +76,8 @@ struct program {
 	/* The file with the results. */
 	struct tern_file_op file;
 	struct iovec parts[TENSORS + 1];
-	bool saving;
+	bool saving, has_saved;
+	bool has_finished; /* has called tern_session_finished(): it takes no slot any more */
 };
 
 /* The value that a worker gives for an element of a given tensor. */
