@@ -70,8 +70,9 @@ struct restarts {
 		OPTION(COUNT, "restarts", "K",                                           \
 			"start a process again that was killed, at most K times in 10 "  \
 			"minutes: a worker that others go on without; with --snapshots " \
-			"also a server or the last worker, and the job goes back to "    \
-			"its newest snapshot; not given: 3 with --snapshots, else 0",    \
+			"also a server or the last worker, and the job goes on from "    \
+			"memory or its newest snapshot (tern run: all processes are "    \
+			"started again then); not given: 3 with --snapshots, else 0",    \
 			settings, field.restarts, .max = 1000),                          \
 		DRAIN_OPTION(settings, field.drain_within_s)
 
@@ -85,7 +86,8 @@ struct launch_opts {
 	uint64_t servers, workers, first_worker;
 	uint64_t all_workers; /* of the job */
 	/* The processes of the job stay when a server or the last worker was killed, and go
-	 * back to the newest snapshot when it was started again (restart.h). */
+	 * back to the newest snapshot, or to what is in memory, when it was started again
+	 * (restart.h). */
 	bool goes_back;
 	/* Server I listens at the port of `listen` plus I. */
 	bool consecutive_ports;

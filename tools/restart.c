@@ -269,23 +269,38 @@ static void start_server(struct launch *l, unsigned index)
 	launch_server(l, index, &place);
 }
 
+/* Writes from where the job goes on when this process is here again. Servers that all live have the
+ * job in memory. */
+static void describe_way_back(
+	const struct launch *l, const struct child *c, char *text, size_t bytes)
+{
+	bool memory = launch_is_worker(l, c);
+	char from[TERN_SNAPSHOT_NAME_BYTES + 20];
+
+	for (unsigned i = 0; i < l->opts.servers; i++)
+		memory = memory && l->sup.children[i].running && !l->unheard[i];
+	describe_origin(l->opts.settings, from, sizeof(from));
+	snprintf(text, bytes, "%s %s",
+		memory ? "goes on from memory, or from" : "goes back to", from);
+}
+
 /* Plans to start a process again without which the job cannot go on, and tells the user. False: it
  * was started again too often. */
 static bool plan_back(struct launch *l, const struct child *c)
 {
 	const struct launch_settings *settings = l->opts.settings;
-	char to[TERN_SNAPSHOT_NAME_BYTES + 20], how[160], again[60], how_often[80],
+	char way[TERN_SNAPSHOT_NAME_BYTES + 60], how[160], again[60], how_often[80],
 		text[500];
 	struct restarts *restarts = &l->restarts[launch_number(l, c)];
 
 	if (!count(restarts, most_of(settings)))
 		return false;
 	supervise_describe(c, how, sizeof(how));
-	describe_origin(settings, to, sizeof(to));
+	describe_way_back(l, c, way, sizeof(way));
 	describe_pause(restarts, again, sizeof(again));
 	describe_count(restarts, most_of(settings), how_often, sizeof(how_often));
-	snprintf(text, sizeof(text), "%s: %s, and the job goes back to %s %s", how, again,
-		to, how_often);
+	snprintf(text, sizeof(text), "%s: %s, and the job %s %s", how, again, way,
+		how_often);
 	tell(l, c->name, restarts->count, text);
 	plan(l, launch_number(l, c));
 	l->went_back = true;

@@ -86,8 +86,9 @@ def one_after_the_other(name, victims, *more, **counts):
     for victim in victims:
         before = launched.pids()
         text = launched.kill(victim)[victim]
+        way = "goes on from memory, or from" if victim[0] == "worker" else "goes back to"
         assert re.search(rf"{victim[0]} {victim[1]} \(pid {before[victim]}\) was killed by signal 9 \(Killed\): it is "
-                         r"started again.*, and the job goes back to snapshot step-\S+ \(restart \d, at most 3 in 10 minutes\)",
+                         rf"started again.*, and the job {way} snapshot step-\S+ \(restart \d, at most 3 in 10 minutes\)",
                          text), text
         launched.stays(before, victim)
     launched.end()
