@@ -204,27 +204,37 @@ static void give_up(struct tern_timer *timer)
 		tern_worker_ask_to_leave(s->worker, text);
 }
 
-/* Says why the session goes back, each reason once in a row. */
-static void tell_why(struct tern_session *s, const char *why)
+/* Says why the session goes back, each reason once in a row, and at most one a second: reasons may
+ * alternate. `cut`: no server is lost, but the others have gone on without this worker. */
+static void tell_why(struct tern_session *s, const char *why, bool cut)
 {
 	struct session_back *b = &s->back;
+	uint64_t now = now_ns(s);
 	char text[700];
 
-	if (!b->limit_ns)
+	if (b->limit_ns &&
+		(now < b->next_note_ns || strncmp(why, b->why, sizeof(b->why) - 1) == 0))
+		return;
+	if (b->limit_ns)
+		snprintf(text, sizeof(text), "%.511s", why);
+	else if (cut)
+		snprintf(text, sizeof(text), "%.511s: this worker comes again", why);
+	else
 		snprintf(text, sizeof(text),
 			"%.420s: this worker waits up to %llu s for all servers, and "
-			"goes on with them from their newest snapshot",
+			"goes on with them from what they have in memory, or from their "
+			"newest snapshot",
 			why, (unsigned long long)(b->wait_ns / TERN_NS_PER_S));
-	if (!b->limit_ns || strncmp(why, b->why, sizeof(b->why) - 1) != 0)
-		session_note(s, b->limit_ns ? why : text);
+	session_note(s, text);
+	b->next_note_ns = tern_ns_add(now, TERN_NS_PER_S);
 	snprintf(b->why, sizeof(b->why), "%s", why);
 }
 
-static void begin(struct tern_session *s, const char *why)
+static void begin(struct tern_session *s, const char *why, bool cut)
 {
 	struct session_back *b = &s->back;
 
-	tell_why(s, why);
+	tell_why(s, why, cut);
 	if (!b->limit_ns) {
 		b->limit_ns = tern_ns_add(now_ns(s), b->wait_ns);
 		b->limit_timer.fire = give_up;
@@ -265,7 +275,7 @@ bool session_back_ended(struct tern_session *s, int status, const char *text, bo
 		b->state = BACK_ALONE;
 	else if (status == -EAGAIN ||
 		 (cut && !b->ends && !s->evaluation && may_come_again(s)))
-		begin(s, text);
+		begin(s, text, status != -EAGAIN);
 	else
 		return false;
 	return true;
@@ -313,11 +323,10 @@ bool session_back_describe(const struct tern_session *s, char *text, size_t byte
 	snprintf(text, bytes,
 		s->back.state == BACK_ALONE
 			? "all steps are done, and the program uses the results"
-		: s->slot.held ? "the job goes back to its newest snapshot, and this "
-				 "worker waits for its program to end a slot that was "
-				 "revoked"
-			       : "the job goes back to its newest snapshot, and this "
-				 "worker waits for its connections to end");
+		: s->slot.held ? "this worker joins the job again, when its program has "
+				 "ended a slot that was revoked"
+			       : "this worker joins the job again, when its connections "
+				 "have ended");
 	return true;
 }
 

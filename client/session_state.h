@@ -68,7 +68,8 @@ struct session_back {
 	uint64_t limit_ns;
 	uint64_t pause_ns, next_ns; /* before the next worker, and when that is made */
 	struct tern_timer timer, limit_timer;
-	char why[512]; /* the last reason, which is told once */
+	char why[512];         /* the last reason, which is told once */
+	uint64_t next_note_ns; /* no other reason is told before */
 	/* The session ends with the worker, for this reason: */
 	bool ends;
 	int end_status;
