@@ -517,7 +517,7 @@ static bool wait_for_snapshot(struct launch *l, uint64_t limit_ns)
 void launch_drain(struct launch *l)
 {
 	const struct launch_settings *s = l->opts.settings;
-	uint64_t limit_ns = job_drain_ns(s->drain_within_s, 5);
+	uint64_t limit_ns = job_drain_ns(s->drain_within_s, 5), begin_ns;
 	char text[500], since[60] = "of this run";
 	bool taken;
 
@@ -525,7 +525,9 @@ void launch_drain(struct launch *l)
 		!l->sup.children[0].running || l->safe)
 		return;
 	l->drains = true;
+	begin_ns = tern_clock_ns();
 	taken = wait_for_snapshot(l, limit_ns);
+	l->drained_ns = TERN_MIN(tern_clock_ns() - begin_ns, limit_ns);
 	l->drains = false;
 	if (l->snapshot_step)
 		snprintf(since, sizeof(since), "since the snapshot of step %lld",
@@ -557,7 +559,8 @@ int launch_signal_code(const struct launch *l)
 
 unsigned launch_leave_ms(const struct launch *l)
 {
-	return (unsigned)(l->opts.settings->drain_within_s * 1e3) + LEAVE_MORE_MS;
+	return (unsigned)(l->opts.settings->drain_within_s * 1e3) + LEAVE_MORE_MS -
+	       (unsigned)(l->drained_ns / TERN_NS_PER_MS);
 }
 
 void launch_tell_unsaved(struct launch *l, const char *how)

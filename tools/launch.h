@@ -153,6 +153,7 @@ struct launch {
 	bool safe;
 	/* launch_drain() waits for a snapshot: the servers' answers to SIGUSR1 are not shown. */
 	bool drains;
+	uint64_t drained_ns;      /* how long it waited */
 	json_int_t snapshot_step; /* of the newest snapshot; 0: none was published */
 	/* Snapshots that were published or have failed. */
 	uint64_t snapshot_count;
@@ -251,7 +252,8 @@ void launch_drain(struct launch *l);
 int launch_signal_code(const struct launch *l);
 
 /* Time to end, for children that may have to save. They end by themselves within --drain-within,
- * and what still runs after that, and 1.5 s more, hangs. */
+ * and what still runs after that, and 1.5 s more, hangs. The time that launch_drain() took, at most
+ * 5 eighths of --drain-within, counts: a batch system kills the job if it takes too long. */
 unsigned launch_leave_ms(const struct launch *l);
 
 /* Returns the milliseconds until limit_ns after the time since_ns. */
