@@ -176,9 +176,13 @@ struct tern_session_opts {
 	 * is lost during the steps, if the servers take snapshots and all workers wait. 0 or
 	 * negative: the session ends then.
 	 *
-	 * When the server is here again, the job goes on from its newest snapshot: the slot that
-	 * the caller holds is revoked, and after its end tern_session_next() gives slots of an
-	 * earlier step, with rolled_back_from in struct tern_slot_info. What the caller keeps
+	 * When the server is here again, the job goes on from its newest snapshot, or, if no
+	 * server was lost, from what the servers have in memory. A session without which the job
+	 * has gone on, since its connections were cut, comes again by itself, at most three times
+	 * in 10 minutes.
+	 *
+	 * The slot that the caller holds is revoked, and after its end tern_session_next() gives
+	 * slots of an earlier step, if the job has gone back, with rolled_back_from in struct tern_slot_info. What the caller keeps
 	 * from step to step must follow it back; the parameters do. tern_session_next() returns
 	 * -ENODATA to a worker that is not the finisher only when the finisher has finished,
 	 * since the job may go back until then. A copy of the given initial values is kept.
@@ -255,7 +259,8 @@ struct tern_slot_info {
 	bool early; /* its parameters are not all here yet: see tern_slot_is_here() */
 	/* Only in the first slot after the job has gone back (server_wait_s in struct
 	 * tern_session_opts): the caller was given slots of all steps below this one, and those
-	 * from `step` on are made again. 0: the job did not go back. */
+	 * from `step` on are made again. 0: the job did not go back. An early slot that is revoked
+	 * spends it: rolled_back() is called in any case. */
 	uint64_t rolled_back_from;
 };
 
