@@ -518,7 +518,7 @@ void launch_drain(struct launch *l)
 {
 	const struct launch_settings *s = l->opts.settings;
 	uint64_t limit_ns = job_drain_ns(s->drain_within_s, 5), begin_ns;
-	char text[500], since[60] = "of this run";
+	char text[500], how[60], since[60] = "of this run";
 	bool taken;
 
 	if (l->sup.signal != SIGTERM || !s->snapshots.directory || !l->opts.servers ||
@@ -532,11 +532,15 @@ void launch_drain(struct launch *l)
 	if (l->snapshot_step)
 		snprintf(since, sizeof(since), "since the snapshot of step %lld",
 			(long long)l->snapshot_step);
+	if (l->sup.children[0].running)
+		snprintf(how, sizeof(how), "within %.3g s", (double)limit_ns / 1e9);
+	else
+		snprintf(how, sizeof(how), "since server 0 has ended");
 	if (!taken)
 		snprintf(text, sizeof(text),
-			"no snapshot within %.3g s: the steps %s are lost, and are made "
-			"again when the job goes on",
-			(double)limit_ns / 1e9, since);
+			"no snapshot %s: the steps %s are lost, and are made again when "
+			"the job goes on",
+			how, since);
 	else if (l->snapshot_step)
 		snprintf(text, sizeof(text),
 			"snapshot of step %lld; --resume %.300s goes on from it",
