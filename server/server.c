@@ -167,6 +167,8 @@ void server_fail_args(struct tern_server *s, int status, const char *fmt, va_lis
 	vsnprintf(s->text, sizeof(s->text), fmt, ap);
 	if (s->status == -EAGAIN)
 		view_go(s);
+	if (s->by_operator && s->opts.aborted)
+		s->opts.aborted(s->opts.arg, s->text);
 	leave(s);
 }
 

@@ -197,6 +197,9 @@ struct tern_server_opts {
 	/* Called on server 0: `worker`, in the place of one that was lost, takes part from now
 	 * on; `text` says so. May be NULL. */
 	void (*came)(void *arg, uint32_t worker, const char *text);
+	/* An operator ends the job (tern abort); `text` says who and why. ended() follows when the
+	 * others have been told, after up to 2 s. May be NULL. */
+	void (*aborted)(void *arg, const char *text);
 	/*
 	 * The end, reported once: 0 if all workers have what they need, or a status (-EAGAIN:
 	 * opts.goes_back) and a sentence that names the process and the reason. The server must be freed

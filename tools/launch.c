@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/util.h"
+#include "tools/field.h"
 #include "tools/info_machine.h"
 #include "tools/restart.h"
 
@@ -488,6 +489,14 @@ void launch_take_saving(struct launch *l, struct child *c)
 {
 	c->saving = true;
 	l->safe = l->safe || launch_number(l, c) == 0;
+}
+
+void launch_take_aborted(struct launch *l, const struct child *c, const json_t *event)
+{
+	l->aborted = true;
+	if (!*l->error)
+		snprintf(l->error, sizeof(l->error), "%s: %s", c->name,
+			field_text(event, "text"));
 }
 
 void launch_take_snapshot(struct launch *l, const json_t *event)

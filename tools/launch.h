@@ -157,6 +157,8 @@ struct launch {
 	json_int_t snapshot_step; /* of the newest snapshot; 0: none was published */
 	/* Snapshots that were published or have failed. */
 	uint64_t snapshot_count;
+	/* An operator has ended the job, as a server says: workers that end are not lost. */
+	bool aborted;
 	char error[512]; /* first error, of a child or of this process */
 };
 
@@ -211,6 +213,9 @@ unsigned launch_running(const struct launch *l, bool workers);
 /* True if a worker runs that is not lost. A worker that was lost because it hangs would
  * never end by itself. */
 bool launch_workers_to_come(const struct launch *l);
+
+/* Takes the event "aborted" of a server. */
+void launch_take_aborted(struct launch *l, const struct child *c, const json_t *event);
 
 /* Takes the event "saving" of a server. */
 void launch_take_saving(struct launch *l, struct child *c);

@@ -38,6 +38,7 @@
  *     completed  the job of this server was completed; only the launcher needs to know
  *     lost       worker, text: the process that prints this goes on without the worker
  *     came       worker, text: that worker takes part in the place of a lost one
+ *     aborted    text: an operator ends the job of this server; only the launcher needs to know
  *     back       text: the job goes back to a snapshot, and waits for all of its processes
  *     restart    count, text: the launcher starts a lost process again, or all
  *     snapshot   step, path, bytes, seconds, text: a snapshot was published

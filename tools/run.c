@@ -310,6 +310,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		r->begun = true;
 	} else if (strcmp(name, "completed") == 0 && first) {
 		r->completed = true;
+	} else if (strcmp(name, "aborted") == 0) {
+		launch_take_aborted(&r->l, c, event);
 	} else if (strcmp(name, "saving") == 0) {
 		launch_take_saving(&r->l, c);
 	}

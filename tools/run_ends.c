@@ -166,6 +166,8 @@ static void look_for_waiting(struct run *r)
 
 void run_settle_losses(struct run *r)
 {
+	if (r->l.aborted)
+		r->l.loss_ns = 0; /* its end is no loss */
 	if (!r->l.failed_ns)
 		look_for_waiting(r);
 	if (!r->l.failed_ns && (r->begun || !*r->early) && !run_all_workers_ended(r) &&

@@ -298,6 +298,12 @@ static void came(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(text)));
 }
 
+static void aborted(void *arg, const char *text)
+{
+	role_report(
+		arg, json_pack("{ss so}", "event", "aborted", "text", report_text(text)));
+}
+
 /* Reports how many gradients were applied. A gradient is counted once for each of its
  * chunks on this server. */
 static void report_applied(struct server_role *s)
@@ -490,6 +496,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.snapshot = snapshot,
 		.lost = lost,
 		.came = came,
+		.aborted = aborted,
 		.ended = ended,
 		.arg = &s->role,
 	};

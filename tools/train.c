@@ -404,6 +404,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_back(&t->l, c);
 	} else if (strcmp(name, "saving") == 0) {
 		launch_take_saving(&t->l, c);
+	} else if (strcmp(name, "aborted") == 0) {
+		launch_take_aborted(&t->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
 	} else if (strcmp(name, "came") == 0) {
@@ -501,8 +503,9 @@ static void settle_losses(struct train *t)
 	if (!t->l.loss_ns || t->l.failed_ns ||
 		tern_clock_ns() - t->l.loss_ns < LAUNCH_PATIENCE_NS)
 		return;
-	if (t->l.opts.goes_back && t->begun && !launch_running(&t->l, true))
-		t->l.loss_ns = 0; /* told when server 0 goes back */
+	if (t->l.aborted ||
+		(t->l.opts.goes_back && t->begun && !launch_running(&t->l, true)))
+		t->l.loss_ns = 0; /* no loss, or told when server 0 goes back */
 	else if (t->begun)
 		tell_losses(t);
 	else
