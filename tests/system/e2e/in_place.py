@@ -46,16 +46,18 @@ class Launched:
         self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > newest)
 
     def kill(self, *victims, how=signal.SIGKILL):
-        """Ends processes at once. Each must be started again. Returns what is said of that, by process."""
+        """Ends processes at once. Each must be started again. Returns what is said of that, by process. A worker that
+        the servers have lost before they go back is started again alone, which is told with its loss."""
         pids = self.pids()
         for victim in victims:
             os.kill(pids[victim], how)
         told = {}
         while len(told) < len(victims):
-            event = self.running.wait_event(lambda e: e["event"] == "restart")
-            told[tuple(event["who"].split())] = event
+            event = self.running.wait_event(lambda e: e["event"] in ("restart", "lost", "note")
+                                            and "is started again" in e["text"])
+            told[re.search(r"(server|worker) (\d+)", event.get("who", event["text"])).groups()] = event
         assert {(role, int(index)) for role, index in told} == set(victims), told
-        self.restarts += told.values()
+        self.restarts += [event for event in told.values() if event["event"] == "restart"]
         return {(role, int(index)): event["text"] for (role, index), event in told.items()}
 
     def comes(self, victim, before):

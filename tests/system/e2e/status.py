@@ -186,8 +186,9 @@ def lost_and_late_workers_are_named():
         hand.workers[2].process.send_signal(signal.SIGSTOP)
         answer = until(lambda a: a["quiet_s"] > 2 and a["workers"][2].get("silent_s", 0) > 1, hand.addresses[0])
         assert re.search(r"worker 2 .* for slot \d of step \d+", answer["waits_for"]), answer
+        # After a slow step that takes three times as long.
+        job.wait_until(lambda: re.search(r"^state +no progress for \d", text(hand.addresses[0]), re.M))
         shown = text(hand.addresses[0])
-        assert re.search(r"^state +no progress for \d", shown, re.M), shown
         assert re.search(r"^waits for +worker 2 ", shown, re.M), shown
     finally:
         hand.kill()
