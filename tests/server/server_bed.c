@@ -176,7 +176,7 @@ json_t *job_of(const struct rig *rig, const struct tern_ps_job *like,
 	}
 	snprintf(addresses[0], sizeof(addresses[0]), "%s",
 		tern_server_address(rig->server));
-	if (!job.optimizer.lr)
+	if (job.optimizer.lr == 0)
 		tern_optimizer_parse("sgd", &job.optimizer);
 	job.steps = TERN_MAX(job.steps, 1u);
 	job.records = job.batch = 1;
