@@ -54,7 +54,7 @@ class Launched:
         told = {}
         while len(told) < len(victims):
             event = self.running.wait_event(lambda e: e["event"] in ("restart", "lost", "note")
-                                            and "is started again" in e["text"])
+                                            and re.search("(: |and )it is started again", e["text"]))
             told[re.search(r"(server|worker) (\d+)", event.get("who", event["text"])).groups()] = event
         assert {(role, int(index)) for role, index in told} == set(victims), told
         self.restarts += [event for event in told.values() if event["event"] == "restart"]
