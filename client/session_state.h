@@ -77,7 +77,7 @@ struct session_back {
 	/* The finisher has used the results: the loss of a server ends the session well. */
 	bool finished;
 	bool has_begun; /* the steps have begun once */
-	/* One more than the step of the slot that the program was given last; 0: none. */
+	/* The program was given a slot of step `reached` - 1 last; 0: it was given none. */
 	uint64_t reached;
 	uint64_t rolled_from; /* for the next slot: struct tern_slot_info */
 	/* Times that the job has gone on without this worker, which lives, since first_cut_ns. */

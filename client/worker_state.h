@@ -51,8 +51,8 @@ struct worker_server {
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
 	bool counted;   /* finish.c: its message "applied" was received */
-	/* It has welcomed this worker, and another server of its number has said that it is here;
-	 * "": none has. */
+	/* Address of another server of the same number, which came after this server had welcomed
+	 * the worker; "": none has. */
 	char successor[128];
 };
 

@@ -43,7 +43,8 @@ bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 
 /* memory.c */
 void memory_init(struct tern_server *s);
-/* What this server has in memory is of no use: goes back, to a snapshot. Before the steps. */
+/* Goes back to a snapshot, since the parameters that this server has in memory are of no use.
+ * Called before the steps. */
 void memory_forget(struct tern_server *s, const char *why);
 /* The life of what this server begins with, or has begun with, if that was in memory; else 0. */
 uint64_t memory_life(const struct tern_server *s);

@@ -34,7 +34,7 @@ struct tern_server_memory {
 	/* The lowest version of a chunk: the server can go on from it. That of the job's last step if
 	 * the server has no chunks. */
 	uint64_t step;
-	/* Of the newest snapshot that the process went on from or heard of; 0: none. */
+	/* Step of the newest snapshot that the process went on from or heard of; 0: none. */
 	uint64_t snapshot_step;
 	struct tern_chunk_memory *chunks; /* in the order of the job's plan */
 	uint32_t chunk_count;

@@ -41,7 +41,7 @@ struct tern_server_progress {
 	const char *waits_for;
 };
 
-/* What happens with a worker that has stalled: see worker_timeout_ns. */
+/* How a server treats a worker that has stalled (worker_timeout_ns). */
 enum tern_on_stall {
 	TERN_STALL_REASSIGN, /* it is lost: its slots go to other workers */
 	TERN_STALL_WAIT,     /* the job waits for it, which the server warns of once */
@@ -137,8 +137,8 @@ struct tern_server_opts {
 	/* The job has begun before, and was to go back. (A worker may tell that, too.) */
 	bool returns;
 	bool has_begun; /* it has begun with this process */
-	/* What the server before this one has kept (memory.h); NULL: nothing. It has no `resume` then.
-	 * Owned by the server, once tern_server_new() has succeeded. */
+	/* The share of the parameters that the server before this one has kept (memory.h); NULL: none.
+	 * If it is given, `resume` is NULL. Owned by the server, once tern_server_new() has succeeded. */
 	struct tern_server_memory *from_memory;
 	/* The steps of such a job begin although workers have not come, if at least one has, for
 	 * so long: their slots are others' until they come. 0: they begin with all workers. */

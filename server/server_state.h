@@ -445,7 +445,7 @@ struct tern_server {
 	uint64_t first_version;
 	uint32_t first_number;
 	uint64_t made_ns; /* time when this server was made */
-	/* Of the newest snapshot that this process went on from or heard of; 0: none. */
+	/* Step of the newest snapshot that this process went on from or heard of; 0: none. */
 	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */

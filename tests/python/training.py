@@ -344,7 +344,7 @@ def a_loss_that_is_no_number_ends_the_job():
         assert "no longer a number" in process.error().splitlines()[-1], process.said()
 
 
-# Its losses are numbers, whatever its gradients and parameters are.
+# A program whose losses are numbers, whatever its gradients and parameters are.
 BLIND = """
 import sys
 import numpy

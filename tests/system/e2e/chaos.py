@@ -107,7 +107,7 @@ def try_program():
         raise tap.Skip(f"no pytern.torch here: {done.stderr.strip().splitlines()[-1]}")
 
 
-# What is left out where the machine does not allow it: how to find out, and the case of the output.
+# Parts that are left out on machines that do not allow them: a function that fails there, and the case in the output.
 PARTS = {"hosts": (try_hosts, "links between two hosts are cut and lose packets"),
          "disk": (try_disk, "the disk of the snapshots is full for a while"),
          "program": (try_program, "a model in PyTorch trains under tern run"),

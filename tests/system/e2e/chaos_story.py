@@ -144,7 +144,7 @@ class Story:
         """How long it takes until the job has made a step that it had not made before."""
         fault, at_s, step = self.watch
         if until_new_step(at_s, step, self.step, self.heard_s, self.is_over, self.tend) is not None:
-            # It may have been made long before, while the next fault was waited for.
+            # The new step may have been made long before, while the next fault was waited for.
             made_s = min(e["heard_s"] for e in self.events() if e["event"] == "progress" and e["step"] > step)
             self.recovered_s.append((fault, max(0, made_s - at_s)))
 

@@ -201,15 +201,20 @@ static void perform_back(struct job *j, const struct tern_dataset *data)
 	tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
 }
 
-bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
+static struct job back_job(uint64_t seed)
 {
-	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
-	struct job job = {.servers = 1,
+	return (struct job){.servers = 1,
 		.workers = 1,
 		.cut_permille = seed % 5 == 1 ? 50 : 0,
 		.nap_permille = seed % 7 == 1 ? 20 : 0,
 		.goes_back = true,
 		.perform = perform_back};
+}
+
+bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = back_job(seed);
 
 	return seed % 2 ? train_run(&opts, &job, (unsigned)(seed / 2 % 16), hash)
 			: ledger_run(&job, seed, verbose, hash);
@@ -217,12 +222,7 @@ bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash)
 
 bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash)
 {
-	struct job job = {.servers = 1,
-		.workers = 1,
-		.cut_permille = seed % 5 == 1 ? 50 : 0,
-		.nap_permille = seed % 7 == 1 ? 20 : 0,
-		.goes_back = true,
-		.perform = perform_back};
+	struct job job = back_job(seed);
 
 	program_describe(&job, seed % 4 ? (unsigned)(seed / 4 % 128) : 0);
 	program_choose_types(&job, seed / 2);
