@@ -175,6 +175,19 @@ static bool holds_nothing(const struct tern_peer *peer)
 	       rx->pool->promised == tern_credit_shared(rx);
 }
 
+/* In virtual time the session has lost no connection but those that the test has cut. On a busy
+ * machine, an emulated one above all, a device may give one up besides. */
+static void check_reconnects(struct meet *meet)
+{
+	uint64_t count = stats_of(&meet->ends[A]).reconnect_count;
+	uint64_t cuts = can_come_back(meet) ? 2 : 0;
+
+	if (meet->instance->world_step)
+		assert_int_equal(count, cuts);
+	else
+		assert_in_range(count, cuts, can_come_back(meet) ? UINT64_MAX : 0);
+}
+
 static void live_on(struct meet *meet, const struct age *by)
 {
 	struct end *a = &meet->ends[A], *b = &meet->ends[B];
@@ -192,7 +205,7 @@ static void live_on(struct meet *meet, const struct age *by)
 	}
 	MEET_PUMP(meet, holds_nothing(a->peer) && holds_nothing(b->peer));
 	assert_int_equal(a->down_count + b->down_count, 0);
-	assert_int_equal(stats_of(a).reconnect_count, can_come_back(meet) ? 2 : 0);
+	check_reconnects(meet);
 }
 
 static void test_a_session_of_2_to_the_33_messages_lives_on(
