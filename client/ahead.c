@@ -2,7 +2,7 @@
 /*
  * Which slots (shares of each step's records) this worker will compute next, so that a
  * program can load their records early. The slots of a worker change only when another
- * worker is lost, or comes. Until then it computes the same slots in every step, in the
+ * worker is lost, or comes, or when a worker is slow. Until then it computes the same slots in every step, in the
  * order of their numbers (slots.c), and the list below is what comes.
  */
 #include <limits.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A worker that joins during the steps, and the others, of whose slots (shares of each
- * step's records) it gets some. server/change.c has the exchange of messages.
+ * step's records) it gets some; and a worker that gets a slot of one that is slow. server/change.c
+ * has the exchange of messages.
  *
  * Between two steps a slot becomes another worker's. The worker that had it may be in the
  * middle of its gradient, or have sent it. Each server asks for the version with which this
@@ -11,15 +12,17 @@
 
 #include <errno.h>
 
-/* ---- this worker comes ---- */
+/* ---- this worker comes, or gets more slots ---- */
 
 void change_ready(struct tern_worker *w)
 {
 	tern_talk_say(&w->servers[0].talk, json_pack("{s:s}", "type", "ready"));
 }
 
-/* Adds the slots that this worker has from `version` on. -EPROTO, -ENOMEM. */
-static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t generation)
+/* Adds the slots that this worker has from a version on. They are to be computed now if the version
+ * is here, and else when it has come. -EPROTO, -ENOMEM. */
+static int add_slots(
+	struct tern_worker *w, const json_t *slots, uint64_t generation, bool is_here)
 {
 	for (size_t i = 0; i < json_array_size(slots); i++) {
 		const json_t *number = json_array_get(slots, i);
@@ -34,25 +37,60 @@ static int add_slots(struct tern_worker *w, const json_t *slots, uint64_t genera
 		if (r < 0)
 			return r;
 		added = &w->slots[w->slot_count - 1];
-		added->taken = true;    /* the servers know who has it */
-		added->pending = false; /* until the version is here */
+		added->taken = true; /* the servers know who has it */
+		added->pending = is_here;
 	}
 	return 0;
 }
 
-static void begin(struct tern_worker *w, uint64_t version, uint32_t finisher)
+/* Begins to receive versions. */
+static void follow(struct tern_worker *w, uint64_t version)
+{
+	w->follows = true;
+	w->follow_from = version;
+	versions_receive(w, version);
+}
+
+/* Takes part in the job from the version on. */
+static void begin(struct tern_worker *w, uint64_t version)
 {
 	w->own_version = version;
-	w->finisher = finisher;
 	w->begun = true;
 	if (w->opts.begun)
 		w->opts.begun(w->opts.arg, version);
 	report_say(w);
-	if (w->slot_count == 0 || w->over)
+	if (w->slot_count > 0 && !w->over)
+		follow(w, version);
+}
+
+/* Has more slots from the version on: this worker had none yet, or is at that version or the one
+ * before. */
+static void get_more(struct tern_worker *w, uint64_t version)
+{
+	if (w->spare) {
+		follow(w, version);
 		return;
-	w->follows = true;
-	w->follow_from = version;
-	versions_receive(w, version);
+	}
+	early_cancel(w); /* a new slot may come before the one that was announced */
+	slots_run(w);
+}
+
+static bool may_get(const struct tern_worker *w, uint64_t version)
+{
+	if (!w->begun)
+		return w->joined_late;
+	if (w->spare)
+		return !w->follows;
+	return version == w->version || version == w->version + 1;
+}
+
+static void take_over(struct tern_worker *w, uint64_t version, uint32_t finisher)
+{
+	w->finisher = finisher;
+	if (w->begun)
+		get_more(w, version);
+	else
+		begin(w, version);
 }
 
 void change_on_yours(struct worker_server *s, const json_t *message)
@@ -62,17 +100,20 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 	json_t *slots = NULL;
 	int r = -EPROTO;
 
-	if (s->index == 0 && w->joined_late && !w->begun &&
+	if (s->index == 0 &&
 		json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I, s:o}",
 			"version", &version, "generation", &generation, "finisher",
 			&finisher, "slots", &slots) == 0 &&
 		version > 0 && (uint64_t)version < w->job.steps && generation > 0 &&
-		finisher >= 0 && finisher < w->job.workers)
-		r = add_slots(w, slots, (uint64_t)generation);
+		finisher >= 0 && finisher < w->job.workers &&
+		may_get(w, (uint64_t)version))
+		r = add_slots(w, slots, (uint64_t)generation,
+			w->begun && !w->spare && (uint64_t)version == w->version);
 	if (r == -EPROTO)
 		worker_fail(w, r,
-			"server %u let this worker in with a message that cannot be "
-			"right: expected it once, from server 0, a version from 1 to "
+			"server %u gave this worker slots in a message that cannot be "
+			"right: expected it from server 0, with the next version, from 1 "
+			"to "
 			"%llu, "
 			"workers from 0 to %u and slots from 0 to %u",
 			s->number, (unsigned long long)w->job.steps - 1,
@@ -81,7 +122,7 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
 			tern_status_text(r));
 	else
-		begin(w, (uint64_t)version, (uint32_t)finisher);
+		take_over(w, (uint64_t)version, (uint32_t)finisher);
 }
 
 /* ---- slots that go ---- */
@@ -134,6 +175,9 @@ static struct moved *give_up(struct tern_worker *w, uint32_t number, uint64_t ge
 		.stop = slot ? stop_of(w, slot) : 0};
 	if (slot)
 		slots_remove(w, slot);
+	/* Perhaps no slot is left that would be begun in its place, which would cancel it. */
+	if (w->is_announced && w->announced.slot == number)
+		early_cancel(w);
 	return moved;
 }
 
@@ -182,8 +226,7 @@ void change_on_moved(struct worker_server *s, const json_t *message)
 		}
 	tern_talk_say(&s->talk, json_pack("{s:s, s:O?, s:o}", "type", "gave", "version",
 					version, "slots", answers));
-	/* The slots that are left may all have been computed. (A slot that was announced and is
-	 * gone is revoked when another one begins in its place.) */
+	/* The slots that are left may all have been computed. */
 	if (w->begun && !w->spare && w->missing[w->version & 1] == 0 &&
 		w->state == WORKER_RUNNING && !slots_complete_step(w))
 		slots_run(w);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * This worker tells server 0 its progress, for those who watch the job: the loss of its last
- * step, and the metrics that its program has named (message "progress"). Nothing in the job
- * depends on it. A worker says it at most every REPORT_NS, and more rarely in a
+ * step, the metrics that its program has named, and how long its last slot took (message
+ * "progress"). No parameter depends on it. A worker says it at most every REPORT_NS, and more rarely in a
  * job of many workers, so that server 0 gets at most some 500 messages a second.
  */
 #include "client/worker_state.h"
@@ -49,6 +49,10 @@ void report_say(struct tern_worker *w)
 		json_object_update_new(
 			message, json_pack("{s:f, s:f}", "loss", w->report_loss, "weight",
 					 w->report_weight));
+	if (w->slot_ns)
+		json_object_set_new(
+			message, "slot_ns", json_integer((json_int_t)w->slot_ns));
+	w->slot_ns = 0;
 	if (metrics)
 		json_object_set_new(message, "metrics", metrics);
 	tern_talk_say(&w->servers[0].talk, message);

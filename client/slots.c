@@ -145,6 +145,7 @@ void tern_work_end(struct tern_work *work, double loss)
 	if (!let_go(room_of(work)))
 		return;
 	w->worked_ns = tern_now_ns(w->env);
+	w->slot_ns = w->worked_ns - room_of(work)->begun_ns;
 	w->record_count += w->job.batch;
 	/* Every chunk was sent: else the servers would wait for the rest for ever. */
 	tern_assert(w->ready.taken == w->plan.chunk_count);
@@ -238,6 +239,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	room->version = w->version;
 	room->slot = slot->number;
 	room->wanted = false;
+	room->begun_ns = tern_now_ns(w->env);
 	slots_describe(w, slot->number, w->version, &room->work);
 	room->work.gradient = &room->gradient;
 	room->work.is_new_memory = !room->used;

@@ -115,7 +115,8 @@ struct room { /* buffer of one gradient */
 	/* The slot was taken over with this gradient, so a lost worker may have computed
 	 * it, too. */
 	bool taken_over;
-	bool wanted; /* the servers were asked to take the gradient out of turn */
+	bool wanted;       /* the servers were asked to take the gradient out of turn */
+	uint64_t begun_ns; /* when its computation began */
 };
 
 #define PAGE_BYTES_MAX     (64ull << 10) /* of any system that Tern runs on */
@@ -227,9 +228,10 @@ struct tern_worker {
 
 	/* lease.c */
 	uint64_t worked_ns; /* time at which a computation last completed something */
-	uint32_t finisher;  /* the worker that evaluates and saves */
-	bool all_done;      /* async: all remaining workers have taken their last step */
-	bool finished;      /* a worker has said bye: the results are safe */
+	uint64_t slot_ns;  /* how long the last slot was computed; 0: server 0 knows it */
+	uint32_t finisher; /* the worker that evaluates and saves */
+	bool all_done;     /* async: all remaining workers have taken their last step */
+	bool finished;     /* a worker has said bye: the results are safe */
 	bool begun;   /* the steps have begun: the job may go on without this worker */
 	bool leaving; /* this worker was asked to leave */
 	bool interrupted; /* the job is interrupted: save the present parameters */

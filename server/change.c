@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Workers that join during the steps of sync mode, in the place of a lost one.
+ * Workers that join during the steps of sync mode, in the place of a lost one; and slots that move
+ * from a slow worker to another one (balance.c).
  *
  * Who is in the job, and who has which slot, changes between two steps. For that all
  * servers stop at one version, which server 0 chooses:
@@ -17,6 +18,8 @@
  *                           "change": who comes, and which
  *                           slots move from whom to whom   -->
  *                      <--  "yours": slots, from V on
+ *
+ * A slot that moves to a worker of the job is "yours", too, and there is no "join" and no "ready".
  *
  * No server is at V before it knows of it: a chunk is at version u only if all workers have
  * had the whole version u - 1, and server 0's chunks with it. So while a chunk of server 0 is
@@ -206,8 +209,19 @@ static void tell_servers(const struct tern_server *s, json_t *message)
 	json_decref(message);
 }
 
-/* Begins a change, if a worker wants to come and none is under way. */
-static void begin(struct tern_server *s)
+/* Begins a change, for which the servers stop at this version. */
+static void begin(struct tern_server *s, uint64_t version)
+{
+	choose(s);
+	s->change = (struct change){.version = version,
+		.unheard = s->job.server_count - 1,
+		.unpaused = s->job.server_count};
+	tell_servers(s,
+		json_pack("{s:s, s:I}", "type", "pause", "version", (json_int_t)version));
+}
+
+/* Lets workers in that want to come, unless a change is under way. */
+static void maybe_let_in(struct tern_server *s)
 {
 	uint64_t version = oldest(s) + 3;
 	struct server_peer *p;
@@ -216,14 +230,8 @@ static void begin(struct tern_server *s)
 		return;
 	while (version >= s->job.steps && (p = find_ready(s, false)))
 		refuse_late(p);
-	if (!find_ready(s, false))
-		return;
-	choose(s);
-	s->change = (struct change){.version = version,
-		.unheard = s->job.server_count - 1,
-		.unpaused = s->job.server_count};
-	tell_servers(s,
-		json_pack("{s:s, s:I}", "type", "pause", "version", (json_int_t)version));
+	if (find_ready(s, false))
+		begin(s, version);
 }
 
 void change_on_ready(struct server_peer *p, const json_t *message)
@@ -236,7 +244,29 @@ void change_on_ready(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->ready = true;
-	begin(s);
+	maybe_let_in(s);
+}
+
+/* True if a worker holds the others up, and another one should have a slot of it. */
+static bool is_unbalanced(const struct tern_server *s)
+{
+	uint32_t *loads = calloc(s->job.workers, sizeof(*loads)), from, to;
+	bool found;
+
+	for (uint32_t i = 0; loads && i < s->job.slots; i++)
+		loads[s->leases[i].owner->index]++;
+	found = loads && balance_find_move(s, loads, &from, &to);
+	free(loads);
+	return found;
+}
+
+void change_maybe_balance(struct tern_server *s)
+{
+	if (s->over || !s->leases || s->change.version != NONE || s->bye_count > 0 ||
+		!steps_have_begun(s))
+		return;
+	if (oldest(s) + 3 < s->job.steps && is_unbalanced(s))
+		begin(s, oldest(s) + 3);
 }
 
 void change_on_pause(struct server_peer *zero, const json_t *message)
@@ -307,6 +337,29 @@ static void fill(const struct tern_server *s, struct plan *plan, uint32_t to)
 				move(plan, i, to);
 }
 
+/* Moves a slot from a worker that is slow to one that is not, if possible one that this worker would
+ * have from the start: it may be read in place then. */
+static void balance(struct tern_server *s, struct plan *plan)
+{
+	uint32_t from, to, slot = s->job.slots;
+
+	if (!balance_find_move(s, plan->loads, &from, &to))
+		return;
+	for (uint32_t i = 0; i < s->job.slots; i++)
+		if (plan->owners[i] == from &&
+			(slot == s->job.slots || tern_slot_owner(&s->job, i) == to))
+			slot = i;
+	server_note(s, "slot %u moves from %s, which is slow, to %s", slot,
+		tern_peer_name(s->workers[from]->peer),
+		tern_peer_name(s->workers[to]->peer));
+	move(plan, slot, to);
+	s->history->moved_count++;
+	/* A worker that has no slot left stays known to be slow. */
+	if (plan->loads[from] > 0)
+		balance_forget(&s->workers[from]->times);
+	balance_forget(&s->workers[to]->times);
+}
+
 static void plan_free(struct plan *plan)
 {
 	free(plan->moves);
@@ -346,8 +399,16 @@ static void let_in(struct server_peer *p)
 	tern_defer(s->opts.ctx, &s->end_call); /* end_call() frees it */
 }
 
-/* Changes the holder of a slot. If the new one has left this server already, the slot has
- * none: server 0 will decide about that loss. */
+static void publish(struct server_peer *p, uint64_t version)
+{
+	struct tern_server *s = p->server;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		chunk_publish_to(&s->chunks[i], version, p);
+}
+
+/* Changes the holder of a slot, and sends the version to a worker that had no slot. If the new holder
+ * has left this server already, the slot has none: server 0 will decide about that loss. */
 static void move_slot(struct tern_server *s, const struct move *m, uint64_t generation)
 {
 	struct lease *lease = &s->leases[m->slot];
@@ -359,7 +420,10 @@ static void move_slot(struct tern_server *s, const struct move *m, uint64_t gene
 	lease->holder = to->lost ? NULL : to;
 	lease->owner = to;
 	lease->generation = generation;
-	to->follows = to->follows || !to->lost;
+	if (to->follows || to->lost)
+		return;
+	to->follows = true;
+	publish(to, s->change.version);
 }
 
 /* Asks the worker with which version it stops to send its slots that were moved away. */
@@ -379,14 +443,6 @@ static void ask(struct server_peer *p, const struct move *moves, uint32_t count,
 				(json_int_t)s->change.version, "generation",
 				(json_int_t)generation, "slots", slots));
 	json_decref(slots);
-}
-
-static void publish(struct server_peer *p, uint64_t version)
-{
-	struct tern_server *s = p->server;
-
-	for (uint32_t i = 0; p->follows && i < s->chunk_count; i++)
-		chunk_publish_to(&s->chunks[i], version, p);
 }
 
 /*
@@ -454,16 +510,12 @@ void change_hear_kept(struct tern_server *s)
 			hear_kept(s->workers[i]);
 }
 
-/* Carries the change out, and goes on. `came`: numbers of the workers that have come. */
-static void carry_out(struct tern_server *s, const uint32_t *came, uint32_t came_count,
-	const struct move *moves, uint32_t move_count, uint64_t generation)
+/* Carries the change out, and goes on. */
+static void carry_out(struct tern_server *s, const struct move *moves,
+	uint32_t move_count, uint64_t generation)
 {
-	uint64_t version = s->change.version;
-
 	for (uint32_t i = 0; i < move_count; i++)
 		move_slot(s, &moves[i], generation);
-	for (uint32_t i = 0; i < came_count; i++)
-		publish(s->workers[came[i]], version);
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (lease_is_live(s->workers[i]))
 			ask(s->workers[i], moves, move_count, generation);
@@ -494,24 +546,35 @@ static void tell_change(const struct tern_server *s, const uint32_t *came,
 				(json_int_t)s->generation, "came", all, "moved", moved));
 }
 
-/* Tells the worker which slots it has, and whoever watches the job. */
-static void tell_come(struct server_peer *p, const struct plan *plan, uint64_t version)
+/* Tells the worker which slots are its from the version on. Returns their number. */
+static size_t tell_slots(struct server_peer *p, const struct plan *plan, uint64_t version)
 {
 	struct tern_server *s = p->server;
 	json_t *slots = json_array();
-	char text[300];
+	size_t count;
 
 	for (uint32_t i = 0; i < plan->count; i++)
 		if (plan->moves[i].to == p->index)
 			json_array_append_new(slots, json_integer(plan->moves[i].slot));
-	snprintf(text, sizeof(text),
-		"%.200s has come: from step %llu on %zu of %u slots are its",
-		tern_peer_name(p->peer), (unsigned long long)version + 1,
-		json_array_size(slots), s->job.slots);
+	count = json_array_size(slots);
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "yours", "version",
 			(json_int_t)version, "generation", (json_int_t)s->generation,
 			"finisher", (json_int_t)lease_finisher(s), "slots", slots));
+	return count;
+}
+
+/* Tells the worker that it takes part now, and whoever watches the job. */
+static void tell_come(struct server_peer *p, const struct plan *plan, uint64_t version)
+{
+	struct tern_server *s = p->server;
+	char text[300];
+	size_t count = tell_slots(p, plan, version);
+
+	snprintf(text, sizeof(text),
+		"%.200s has come: from step %llu on %zu of %u slots are its",
+		tern_peer_name(p->peer), (unsigned long long)version + 1, count,
+		s->job.slots);
 	s->history->came_count++;
 	if (s->opts.came)
 		s->opts.came(s->opts.arg, p->index, text);
@@ -535,12 +598,16 @@ static void decide(struct tern_server *s)
 		}
 		for (uint32_t i = 0; i < count; i++)
 			fill(s, &plan, came[i]);
+		if (count == 0)
+			balance(s, &plan);
 		s->generation++;
 		tell_change(s, came, count, &plan);
-		carry_out(s, came, count, plan.moves, plan.count, s->generation);
+		carry_out(s, plan.moves, plan.count, s->generation);
 		for (uint32_t i = 0; i < count; i++)
 			tell_come(s->workers[came[i]], &plan, version);
-		begin(s);
+		for (uint32_t i = 0; count == 0 && i < plan.count; i++)
+			tell_slots(s->workers[plan.moves[i].to], &plan, version);
+		maybe_let_in(s);
 	}
 	plan_free(&plan);
 	free(came);
@@ -651,8 +718,7 @@ static void read_change(struct tern_server *s, const json_t *message, uint32_t *
 	}
 	s->generation = (uint64_t)generation;
 	let_all_in(s, came, incarnations, count);
-	carry_out(s, came, count, moves, (uint32_t)json_array_size(moved),
-		(uint64_t)generation);
+	carry_out(s, moves, (uint32_t)json_array_size(moved), (uint64_t)generation);
 	for (uint32_t i = 0; i < count && !s->to_zero->gone; i++)
 		if (s->workers[came[i]]->lost)
 			lease_tell_lost(s->to_zero, came[i], "it has left meanwhile");

@@ -2,9 +2,9 @@
 /*
  * Server 0 reports the progress of the job to those who watch it (opts.progress), every
  * PROGRESS_NS while steps are made or workers tell something new, and every WAITING_NS while
- * neither happens, with the processes that are waited for. Workers tell their losses and
- * metrics in the message "progress" (client/report.c). What they say is shown and nothing
- * else: no parameter depends on it.
+ * neither happens, with the processes that are waited for. Workers tell their losses,
+ * metrics and times in the message "progress" (client/report.c). Losses and metrics are shown,
+ * and times decide who computes which slots (balance.c): no parameter depends on them.
  */
 #include "server/server_state.h"
 
@@ -32,6 +32,19 @@ static bool read_loss(struct server_peer *p, const json_t *message)
 		return false;
 	p->loss = json_number_value(loss);
 	p->loss_weight = value;
+	return true;
+}
+
+/* Reads how long the last slot took, in ns; it is missing if the worker has computed none. */
+static bool read_time(struct server_peer *p, const json_t *message)
+{
+	const json_t *ns = json_object_get(message, "slot_ns");
+
+	if (!ns)
+		return true;
+	if (!json_is_integer(ns) || json_integer_value(ns) < 1)
+		return false;
+	balance_note(&p->times, (uint64_t)json_integer_value(ns));
 	return true;
 }
 
@@ -83,18 +96,21 @@ void progress_on_progress(struct server_peer *p, const json_t *message)
 {
 	const json_t *metrics = json_object_get(message, "metrics");
 	bool good = (!metrics || json_is_array(metrics)) &&
-		    json_array_size(metrics) <= TERN_METRICS_MAX && read_loss(p, message);
+		    json_array_size(metrics) <= TERN_METRICS_MAX &&
+		    read_loss(p, message) && read_time(p, message);
 
 	for (size_t i = 0; good && i < json_array_size(metrics); i++)
 		good = read_metric(p->server, json_array_get(metrics, i));
-	if (good)
-		p->server->progress_due = true;
-	else
+	if (!good) {
 		server_refuse(p,
 			"its message \"progress\" is malformed: expected a loss with a "
-			"weight above 0, and at most %u metrics with name, value and "
-			"step",
+			"weight above 0, a time of a slot above 0, and at most %u "
+			"metrics with name, value and step",
 			TERN_METRICS_MAX);
+		return;
+	}
+	p->server->progress_due = true;
+	change_maybe_balance(p->server);
 }
 
 /* ---- reports ---- */

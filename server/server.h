@@ -69,7 +69,8 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
 struct tern_server_history {
 	uint64_t begun_ns;               /* the first server was made */
 	uint64_t lost_count, came_count; /* workers, on server 0 */
-	uint64_t back_count;             /* how often the job has gone back */
+	uint64_t moved_count;   /* slots that server 0 has moved from slow workers */
+	uint64_t back_count;    /* how often the job has gone back */
 	uint64_t back_since_ns; /* the job goes back since then; 0: it does not */
 	uint64_t back_ns;       /* how long that took the last time; 0: never */
 	/* Server 0: the last snapshot that was published (its `path` is snapshot_path), and

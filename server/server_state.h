@@ -10,12 +10,12 @@
  *     sync.c    the state machine of a chunk
  *     lease.c   which worker computes which slot, and what happens when a worker is lost
  *     late.c    workers that make no progress
+ *     balance.c, change.c  see there: slots that move, and workers that join during the steps
  *     leaving.c workers that are asked to end
  *     back.c    a lost or ended server: the job goes back to a snapshot
  *     memory.c  going on with what all servers have in memory
  *     members.c servers that come in the place of lost ones, at new addresses
  *     spare.c   workers without a slot
- *     change.c  workers that join during the steps
  *     start.c   the time until the steps begin: workers that leave before, and the start
  *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
@@ -42,6 +42,7 @@
 #include "ps/plan.h"
 #include "ps/talk.h"
 #include "ps/view.h"
+#include "server/balance.h"
 #include "server/server.h"
 #include "transport/context.h"
 
@@ -117,6 +118,7 @@ struct server_peer {
 
 	/* progress.c, for a worker: loss of its last step; loss_weight 0: not known. */
 	double loss, loss_weight;
+	struct balance_times times;
 
 	bool follows;      /* sync: every version is sent to this worker */
 	struct pull *pull; /* async: the worker's request for last copies; NULL: none */
@@ -669,6 +671,8 @@ void lease_refuse_extra(struct chunk *c, struct server_peer *from, uint32_t slot
 	uint64_t first, uint64_t last);
 
 /* change.c */
+/* Server 0 has heard how fast a worker is: perhaps a slot should move. */
+void change_maybe_balance(struct tern_server *s);
 /* A worker wants the place of a lost one, during the steps. */
 void change_on_join(struct server_peer *p, uint32_t index, const json_t *message);
 void change_on_ready(struct server_peer *p, const json_t *message);

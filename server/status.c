@@ -403,6 +403,8 @@ static void set_job(struct tern_server *s, json_t *object, uint32_t from)
 	set(object, "job", job_of(s));
 	set(object, "joined", integer(s->joined_count));
 	set(object, "lost", integer(s->lost_count));
+	if (s->history->moved_count)
+		set(object, "slots_moved", integer(s->history->moved_count));
 	set_progress(s, object);
 	name_awaited(s, names, sizeof(names));
 	if (*names)

@@ -27,7 +27,8 @@
  *                    buffers: a chunk for which the budget has no room would block a
  *                    buffer that the worker's next slot needs.
  *     wanted_bytes   gradients that are received before their turn, counted until the end
- *                    of the step: for each loss, at most two of each remaining worker.
+ *                    of the step: for each loss, and each slot that moves from a slow worker,
+ *                    at most two of each remaining worker.
  *
  * On shared memory a gradient is read in the worker's memory if the job has no more slots
  * than workers, the slot has the worker's own number, gradients are not in GPU

@@ -67,7 +67,7 @@ static void test_a_worker_believes_no_number_that_cannot_be(void **state)
 			moved[i], "server 0 moved a slot to another worker: expected");
 	check_worker_refuses("{\"type\":\"yours\",\"version\":9,\"generation\":1,"
 			     "\"finisher\":0,\"slots\":[]}",
-		"server 0 let this worker in with a message that cannot be right");
+		"server 0 gave this worker slots in a message that cannot be right");
 	check_worker_refuses("{\"type\":\"give\"}", "server 0 asked for initial values: "
 						    "expected it once, before version 0");
 }

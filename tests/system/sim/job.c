@@ -99,9 +99,9 @@ static void worker_ended(void *arg, int status, const char *text,
 	ended(m, status, text);
 }
 
-/* ---- engines that hang ---- */
+/* ---- engines that hang, or are slow ---- */
 
-/* Computes a gradient. If the member is to hang, the engine's task gets a huge cost in
+/* Computes a gradient. If the member is to hang, or is slow, the engine's task gets another cost in
  * virtual time, which the simulator reads after it has run the task. */
 static int gradient_or_hang(struct tern_engine *e,
 	const struct tern_engine_params *params, float *grads,
@@ -109,11 +109,15 @@ static int gradient_or_hang(struct tern_engine *e,
 	struct tern_result *result)
 {
 	struct member *m = &current->members[0];
+	uint64_t slow_ns;
 
 	while (m->engine != e)
 		m++;
+	slow_ns = current->slow_ns ? current->slow_ns(current, m) : 0;
 	if (m->hangs)
 		m->computer->task.cost_ns = ENDLESS_NS;
+	else if (slow_ns)
+		m->computer->task.cost_ns = slow_ns;
 	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
 }
 
@@ -620,10 +624,11 @@ static bool books_are_right(const struct tern_server *s, bool lost)
 }
 
 /* Checks that no send of a gradient stays unanswered: each is received or refused by its
- * server, since it blocks the worker's buffer. */
+ * server, since it blocks the worker's buffer. But a worker whose slots have all moved away follows the
+ * versions, and servers refuse what it has sent when it has told them what that is. */
 static bool sends_end(const struct tern_worker *w)
 {
-	for (uint32_t i = 0; i < w->room_count; i++) {
+	for (uint32_t i = 0; w->slot_count && i < w->room_count; i++) {
 		const struct room *room = &w->rooms[i];
 
 		if (room->sends_out == 0 || room->version + 1 >= w->version)
@@ -650,7 +655,10 @@ static void check_books(struct job *j)
 		struct member *m = &j->members[i];
 		bool lost; /* workers, so that others may have computed too much */
 
-		m->lost_most = TERN_MAX(m->lost_most, m->server->lost_count);
+		/* A slot that moves from a slow worker may have to be computed before others
+		 * that the next one has computed, as after a loss. */
+		m->lost_most = TERN_MAX(m->lost_most,
+			m->server->lost_count + (m->server->history->moved_count > 0));
 		lost = TERN_MAX(m->lost_most, j->members[0].lost_most) > 0;
 		if (m->ended || tern_sim_crashed(m->process) || !m->server->running ||
 			m->server->status)

@@ -92,6 +92,8 @@ struct job {
 	/* While a worker is let in, server 0 and another process are separated for a moment,
 	 * and with `polite` no worker crashes, which would be known late. */
 	bool parts;
+	/* How long the member, a worker, computes at a slot now; 0: as all do. May be NULL. */
+	uint64_t (*slow_ns)(const struct job *j, const struct member *m);
 	unsigned losses; /* number of workers that will still crash (see `polite`) */
 	/* About every second loss is a worker that is asked to leave, instead of a
 	 * crash. */

@@ -179,7 +179,8 @@ static bool is_said(
 }
 
 /* Tells the worker's slots from others. A slot of a lost worker that it has not taken yet may
- * not come: then the sum is another one each time. */
+ * not come, and one that it computes although it was moved away has perhaps come since: then the sum
+ * is another one each time. */
 static uint64_t sum_of_slots(const struct program *p)
 {
 	static uint64_t other;
@@ -187,9 +188,9 @@ static uint64_t sum_of_slots(const struct program *p)
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < w->slot_count; i++)
-		if (!w->slots[i].taken)
+		if (!w->slots[i].taken || w->slots[i].moved)
 			return UINT64_MAX - other++;
-		else if (!w->slots[i].moved)
+		else
 			sum += (w->slots[i].number + 1) * 1000003ull +
 			       w->slots[i].generation * 999999937ull;
 	return sum;

@@ -56,6 +56,9 @@ bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash);
 /* Jobs of scenario_session(), in sync mode and with its checks, whose workers are lost and
  * replaced as in scenario_rejoin(). Some servers have no parameters. */
 bool scenario_rejoin_session(uint64_t seed, bool verbose, uint64_t *hash);
+/* Workers are slow, some of them now and others later, and slots move to those that are not; some are
+ * lost, and others come in their places: the result must have the same bytes. */
+bool scenario_balance(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Workers are lost before the training steps begin, and others take their places: the
  * result must have the same bytes. */

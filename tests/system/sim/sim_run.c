@@ -49,6 +49,7 @@ static const struct {
 	{"start", scenario_start, 50, NULL},
 	{"rejoin", scenario_rejoin, 50, NULL},
 	{"rejoin-session", scenario_rejoin_session, 50, NULL},
+	{"balance", scenario_balance, 50, NULL},
 	{"snapshots", scenario_snapshots, 50, NULL},
 	{"back", scenario_back, 50, NULL},
 	{"back-session", scenario_back_session, 50, NULL},
