@@ -498,6 +498,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 {
 	*out = s->stats;
 	out->has_job = s->has_job;
+	out->goes_back = back_is_allowed(s);
 	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->snapshot_step = back_newest(s);

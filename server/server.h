@@ -88,8 +88,9 @@ struct tern_server_history {
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
-	bool has_job;          /* a worker has joined */
-	uint32_t index;        /* number of this server (ps/view.h) */
+	bool has_job;   /* a worker has joined */
+	bool goes_back; /* opts.goes_back, and all workers that are here go back, too */
+	uint32_t index; /* number of this server (ps/view.h) */
 	uint32_t server_count; /* of the job; 0: not known */
 	/* Server 0 begins with this snapshot, and this server has found another one: the next
 	 * one in its place begins with server 0's. Step 0: it has found none. */

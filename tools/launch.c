@@ -340,7 +340,8 @@ void launch_turn(struct launch *l, int timeout_ms)
 	restart_turn(l);
 	if (l->next_again_ns)
 		timeout_ms = next_again_ms(l, timeout_ms);
-	if (may_start(l))
+	/* The caller looks at l->stranded, which no event need follow. */
+	if (may_start(l) || l->stranded)
 		timeout_ms = 0;
 	else if (!l->settled && (timeout_ms < 0 || timeout_ms > MEMORY_MS))
 		timeout_ms = MEMORY_MS;

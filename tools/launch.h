@@ -71,8 +71,8 @@ struct restarts {
 			"start a process again that was killed, at most K times in 10 "  \
 			"minutes: a worker that others go on without; with --snapshots " \
 			"also a server or the last worker, and the job goes on from "    \
-			"memory or its newest snapshot (tern run: all processes are "    \
-			"started again then); not given: 3 with --snapshots, else 0",    \
+			"memory or its newest snapshot; not given: 3 with --snapshots, " \
+			"else 0",                                                        \
 			settings, field.restarts, .max = 1000),                          \
 		DRAIN_OPTION(settings, field.drain_within_s)
 

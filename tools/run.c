@@ -14,6 +14,10 @@
  * and wait for the steps to begin, a worker that ends is one that they would wait for in
  * vain, so the job fails.
  *
+ * With --snapshots a server or the last worker that was killed is started again, and the
+ * programs stay and go back (restart.h), if all of their sessions do: TERN_SERVER_WAIT asks them
+ * to. If one does not, or ends meanwhile, all processes are started again.
+ *
  * If srun, mpirun or torchrun has started this process as one of several (place.h), each
  * starts one worker, and rank 0 the servers. The exit code is then that of the own worker:
  * rank 0 also fails if the job does.
@@ -32,6 +36,9 @@
 #include "base/util.h"
 #include "tools/run_state.h"
 #include "tools/signals.h"
+
+/* The variable that lets the sessions of the programs go back with their job. */
+#define SERVER_WAIT "TERN_SERVER_WAIT"
 
 struct run_settings {
 	struct launch_settings launch;
@@ -110,12 +117,13 @@ static void prepare_environment(const struct run *r)
 	static const char *const threads[] = {
 		"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"};
 
-	setenv("TERN_JOIN", l->join, true);
 	set_number("TERN_WORKERS", worker_count(r));
 	if (r->verify_first != UINT64_MAX)
 		set_number("TERN_VERIFY_FIRST", r->verify_first);
 	if (r->eval_every != UINT64_MAX)
 		set_number("TERN_EVAL_EVERY", r->eval_every);
+	if (l->opts.goes_back)
+		setenv(SERVER_WAIT, launch_server_wait(l), false);
 	if (secret_text(&l->secret))
 		setenv("TERN_SECRET_FILE", SUPERVISE_SECRET_PATH, true);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(threads); i++)
@@ -175,14 +183,18 @@ static void on_listening(struct launch *l)
 
 static void start_worker(struct launch *l, unsigned index)
 {
-	const struct run *r = l->sup.arg;
+	struct run *r = l->sup.arg;
 	char name[32];
 	int error;
 
 	if (l->failed_ns)
 		return;
+	/* What the worker before this one has printed is no reason for the end of this one. */
+	r->reasons[l->opts.servers + index] = (struct reason){0};
 	index += (unsigned)l->opts.first_worker;
 	set_number("TERN_INDEX", index);
+	/* A server that was started again may listen at another address than before. */
+	setenv("TERN_JOIN", l->join, true);
 	snprintf(name, sizeof(name), "worker %u", index);
 	error = supervise_start_program(&l->sup, name, r->program, environ);
 	if (error) {
@@ -306,8 +318,10 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_came(&r->l, c->name, event);
 	} else if (strcmp(name, "joined") == 0 && first) {
 		r->joined = json_integer_value(json_object_get(event, "count"));
-	} else if (strcmp(name, "begun") == 0 && first) {
-		r->begun = true;
+	} else if (strcmp(name, "begun") == 0) {
+		run_take_begun(r, c, event);
+	} else if (strcmp(name, "back") == 0) {
+		launch_take_back(&r->l, c);
 	} else if (strcmp(name, "completed") == 0 && first) {
 		r->completed = true;
 	} else if (strcmp(name, "aborted") == 0) {
@@ -373,6 +387,9 @@ static bool awaits_servers(struct run *r)
 {
 	if (!place_has_servers(&r->place) || r->completed || r->l.failed_ns)
 		return false;
+	/* Server 0 has gone back, so the job is not complete, and waits for workers. */
+	if (r->l.opts.goes_back && r->l.known[0] && !r->l.at_steps[0])
+		return false;
 	if (!r->ended_ns) {
 		r->ended_ns = tern_clock_ns();
 		return true;
@@ -385,7 +402,7 @@ static bool is_over(struct run *r)
 {
 	if (r->l.sup.signal)
 		return true;
-	if (run_all_workers_ended(r))
+	if (run_all_workers_ended(r) && !run_awaits_worker(r))
 		return !awaits_servers(r);
 	if (r->l.failed_ns)
 		return run_has_passed(r->l.failed_ns, run_patience_ns(r));
@@ -585,6 +602,14 @@ static int parse(int argc, char **argv, struct run_settings *s, struct message *
 		"train.py");
 }
 
+/* True if the user wants the programs to end when a server is lost. */
+static bool programs_end(void)
+{
+	const char *wait = getenv(SERVER_WAIT);
+
+	return wait && strcmp(wait, "0") == 0;
+}
+
 static struct launch_opts launch_opts(
 	const struct run_settings *s, const struct place *place)
 {
@@ -602,6 +627,7 @@ static struct launch_opts launch_opts(
 			       : s->workers ? s->workers
 					    : 1,
 		.first_worker = place->ranks.rank,
+		.goes_back = !ranked && restart_is_wanted(&s->launch) && !programs_end(),
 		.consecutive_ports = s->place.port != 0,
 		.json = s->json,
 	};

@@ -24,6 +24,94 @@ bool run_all_workers_ended(const struct run *r)
 	       !run_others_running(r);
 }
 
+/* ---- a job that goes on in place ---- */
+
+/* True if the job has gone back, and its steps have not begun again on all servers. */
+static bool is_back(const struct run *r)
+{
+	if (!r->l.opts.goes_back || !r->l.begun)
+		return false;
+	/* A server of which nothing was heard yet may only be late with its first "begun". */
+	for (unsigned i = 0; i < r->l.opts.servers; i++)
+		if (!r->l.at_steps[i] && (r->l.known[i] || *r->fallen))
+			return true;
+	return false;
+}
+
+bool run_awaits_worker(const struct run *r)
+{
+	if (restart_is_pending(&r->l))
+		return true;
+	/* Server 0 will say that it goes back, unless the worker had finished. */
+	return r->last_taken && r->l.at_steps[0] && !r->completed && !r->l.failed_ns &&
+	       !r->l.served_ns && !r->l.safe;
+}
+
+/* Forgets who was killed: that cannot be the cause if the job fails later. */
+static void forget_causes(struct run *r)
+{
+	*r->fallen = *r->cause = '\0';
+	r->last_taken = false;
+}
+
+void run_take_begun(struct run *r, const struct child *c, const json_t *event)
+{
+	static const char text[] = "a program does not go back with its job "
+				   "(TERN_SERVER_WAIT, or server_wait "
+				   "of its session): if a server or the last worker is "
+				   "killed, all processes "
+				   "are started again";
+
+	launch_take_begun(&r->l, c);
+	r->begun = r->l.begun;
+	if (!r->l.opts.goes_back)
+		return;
+	if (json_is_false(json_object_get(event, "goes_back"))) {
+		r->l.opts.goes_back = false;
+		launch_report(&r->l, "run",
+			json_pack("{ss ss}", "event", "note", "text", text));
+	}
+	if (!is_back(r) && r->l.went_back && !r->l.failed_ns)
+		forget_causes(r);
+}
+
+/* Fails the job: one more process has ended, as `how` says, and the others would wait for it in
+ * vain. A process was killed before, so all may be started again. */
+static void give_up(struct run *r, const char *how)
+{
+	snprintf(r->dead_server, sizeof(r->dead_server), "%s, and then %s", r->fallen,
+		how);
+	r->server_killed = true;
+	launch_fail(&r->l);
+}
+
+/* True while the others wait for a process that was killed. */
+static bool others_wait(const struct run *r)
+{
+	return *r->fallen && is_back(r) && !r->l.failed_ns && !r->l.safe &&
+	       !r->completed && !r->l.aborted && !r->input_error;
+}
+
+/* True if the process was killed and the job goes on in place with another one. */
+static bool takes(struct run *r, const struct child *c)
+{
+	if (r->completed || r->l.aborted || !restart_takes(&r->l, c))
+		return false;
+	if (!*r->fallen && (!launch_is_worker(&r->l, c) || !launch_running(&r->l, true)))
+		supervise_describe(c, r->fallen, sizeof(r->fallen));
+	return true;
+}
+
+/* Fails the job if it cannot go on in place after a process was killed. */
+static void settle_stranded(struct run *r)
+{
+	if (!r->l.stranded || r->l.failed_ns)
+		return;
+	supervise_describe(r->l.stranded, r->dead_server, sizeof(r->dead_server));
+	r->server_killed = true;
+	launch_fail(&r->l);
+}
+
 /* ---- what workers have printed ---- */
 
 void run_look_for_reason(struct reason *reason, const char *text, size_t bytes)
@@ -72,11 +160,20 @@ static void describe(const struct run *r, const struct child *c, char *text, siz
 
 static void on_exit_of_server(struct run *r, const struct child *c)
 {
+	char how[160];
+
+	if (takes(r, c))
+		return;
 	if (!launch_running(&r->l, false))
 		r->l.served_ns = tern_clock_ns();
 	/* without workers, servers end with a failure */
 	if (is_well(c) || (run_all_workers_ended(r) && !r->l.safe))
 		return;
+	if (others_wait(r)) {
+		supervise_describe(c, how, sizeof(how));
+		give_up(r, *r->l.error ? r->l.error : how);
+		return;
+	}
 	if (!*r->dead_server || (WIFSIGNALED(c->status) && !r->server_killed)) {
 		supervise_describe(c, r->dead_server, sizeof(r->dead_server));
 		r->server_killed = WIFSIGNALED(c->status);
@@ -85,18 +182,15 @@ static void on_exit_of_server(struct run *r, const struct child *c)
 		launch_fail(&r->l);
 }
 
-void run_on_exit_of(void *arg, struct child *c)
+static void on_exit_of_worker(struct run *r, const struct child *c)
 {
-	struct run *r = arg;
+	char how[640];
 
-	if (r->ending)
-		return;
-	if (!launch_is_worker(&r->l, c)) {
-		on_exit_of_server(r, c);
-		return;
+	r->last_taken = takes(r, c);
+	if (!r->last_taken && others_wait(r)) {
+		describe(r, c, how, sizeof(how));
+		give_up(r, how);
 	}
-	if (!r->begun && !*r->early)
-		describe(r, c, r->early, sizeof(r->early));
 	if (is_well(c)) {
 		r->succeeded++;
 		return;
@@ -112,6 +206,21 @@ void run_on_exit_of(void *arg, struct child *c)
 		r->l.loss_ns = tern_clock_ns();
 }
 
+void run_on_exit_of(void *arg, struct child *c)
+{
+	struct run *r = arg;
+
+	if (r->ending)
+		return;
+	if (!launch_is_worker(&r->l, c)) {
+		on_exit_of_server(r, c);
+		return;
+	}
+	if (!r->begun && !*r->early)
+		describe(r, c, r->early, sizeof(r->early));
+	on_exit_of_worker(r, c);
+}
+
 /* ---- lost workers ---- */
 
 static void tell_loss(struct run *r, unsigned i)
@@ -124,8 +233,6 @@ static void tell_loss(struct run *r, unsigned i)
 		*r->cause = '\0';
 	if (r->l.died[i]) {
 		describe(r, c, how, sizeof(how));
-		if (*again)
-			r->reasons[i] = (struct reason){0};
 		snprintf(text, sizeof(text), "%s: the job goes on without it%s", how,
 			again);
 	} else {
@@ -168,6 +275,9 @@ void run_settle_losses(struct run *r)
 {
 	if (r->l.aborted)
 		r->l.loss_ns = 0; /* its end is no loss */
+	if (r->last_taken && !launch_running(&r->l, true))
+		r->l.loss_ns = 0; /* told when server 0 goes back */
+	settle_stranded(r);
 	if (!r->l.failed_ns)
 		look_for_waiting(r);
 	if (!r->l.failed_ns && (r->begun || !*r->early) && !run_all_workers_ended(r) &&
@@ -210,7 +320,8 @@ void run_name_cause(const struct run *r, char *text, size_t bytes)
 
 bool run_was_killed(const struct run *r)
 {
-	return r->begun && !place_is_ranked(&r->place) &&
+	/* A job that is started anew after a kill has begun before. */
+	return (r->begun || r->restarts->count > 0) && !place_is_ranked(&r->place) &&
 	       (r->server_killed ||
 		       (*r->cause && r->cause_is_signal && !r->l.told[r->cause_of]));
 }

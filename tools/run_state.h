@@ -43,8 +43,14 @@ struct run {
 	unsigned cause_of;
 	bool cause_is_code;
 	bool cause_is_signal;  /* that worker was killed by a signal */
-	char dead_server[160]; /* how the first server that failed has ended */
-	bool server_killed;    /* that server was killed by a signal */
+	char dead_server[960]; /* how the first server that failed has ended */
+	/* That server was killed by a signal, or dead_server has the reason why the job cannot go
+	 * on in place after one that was killed. */
+	bool server_killed;
+	/* With l.opts.goes_back. fallen: how the first process was killed that the job waits for
+	 * since, to go on in place. last_taken: the last worker that has ended is one of these. */
+	char fallen[160];
+	bool last_taken;
 	/* A server reported an error when all workers had ended or were lost: one of them
 	 * is the cause, and those that still run, such as one that prints its traceback, may
 	 * tell more. */
@@ -62,6 +68,10 @@ bool run_all_started(const struct run *r);
  * they have ended. */
 uint64_t run_others_running(const struct run *r);
 bool run_all_workers_ended(const struct run *r);
+/* True if a worker is about to be started again without which the job cannot go on. */
+bool run_awaits_worker(const struct run *r);
+/* The steps have begun on a server. */
+void run_take_begun(struct run *r, const struct child *c, const json_t *event);
 /* Looks for the reason of a failure in a line that a worker has printed on stderr. */
 void run_look_for_reason(struct reason *reason, const char *text, size_t bytes);
 /* A child has ended: the supervisor's on_exit(). `arg` is the struct run. */
@@ -69,7 +79,8 @@ void run_on_exit_of(void *arg, struct child *c);
 /* Reports losses that did not end the job. A worker that has ended well is none, even if
  * it did not say goodbye to the servers. */
 void run_tell_losses(struct run *r);
-/* Fails the job if workers wait in vain, else reports losses, when it is time for that. */
+/* Fails the job if workers wait in vain, or it cannot go on in place. Else reports losses, when
+ * it is time for that. */
 void run_settle_losses(struct run *r);
 /* How long to wait for a better cause of a failure. */
 uint64_t run_patience_ns(const struct run *r);

@@ -248,7 +248,8 @@ static void begun(void *arg)
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	logdir_begin(s->logdir, stats.steps);
-	role_report(arg, json_pack("{ss}", "event", "begun"));
+	role_report(arg,
+		json_pack("{ss sb}", "event", "begun", "goes_back", stats.goes_back));
 }
 
 /* The launcher must not end this process before it has saved. */

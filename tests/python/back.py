@@ -34,7 +34,8 @@ class Job(jobs.Job):
             self.program(index, wait)
 
     def program(self, index, wait):
-        environment = {"TERN_JOIN": self.join, "TERN_WORKERS": 2, "TERN_INDEX": index, "TERN_SERVER_WAIT": wait}
+        environment = {"TERN_JOIN": self.join, "TERN_WORKERS": 2, "TERN_INDEX": index}
+        environment["TERN_SERVER_WAIT" if self.kind == "c" else "BACK_WAIT"] = wait
         command = [FACTORISE, self.out, self.steps]
         if self.kind != "c":
             python = sys.executable if self.kind == "numpy" else TORCH
@@ -47,7 +48,7 @@ class Job(jobs.Job):
         self.servers[1].process.send_signal(how)
         self.servers[1].process.wait(LIMIT_S)
         end = time.monotonic() + LIMIT_S
-        while not any(line and "newest snapshot" in line for w in self.workers.values() for line in w.errors):
+        while not any(line and "newest snapshot" in line for w in self.workers.values() for line in w.errors + w.lines):
             assert time.monotonic() < end, self.workers[0].said()
             time.sleep(0.01)
 

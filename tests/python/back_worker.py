@@ -5,6 +5,8 @@ usage: back_worker.py KIND OUT STEPS [STEP]
 
 KIND: numpy, torch, or ahead (PyTorch, with a process that reads ahead). Writes the result to OUT as the finisher. Holds the
 slot of STEP until the file OUT.go is there. Prints "holds", "finishes", and "from STEP to STEP" when the job has gone back.
+BACK_WAIT in the environment is the session's server_wait. With BACK_EXIT, the program exits when it would wait for a server.
+With BACK_SLOW, it sleeps in each slot until the file OUT.go is there, so the job is not over before a test has hurt it.
 """
 import os
 import sys
@@ -23,6 +25,12 @@ steps = []  # those of the slots that were handed in, without the ones that are 
 
 def say(*words):
     print(*words, flush=True)
+
+
+def note(text):
+    say(text)
+    if "BACK_EXIT" in os.environ and "this worker waits" in text:
+        os._exit(3)
 
 
 def on_rollback(reached, to):
@@ -46,9 +54,11 @@ def hold(slot, value):
 
 def check(slot):
     """Follows the steps. The first slot after the job has gone back says so."""
-    last = steps[-1] if steps else -1
+    last = steps[-1] if steps else slot.step - 1  # a program that was started again begins later
     assert last <= slot.step <= last + 1 or slot.rolled_back_from > slot.step, (last, slot.step)
     steps.append(slot.step)
+    if "BACK_SLOW" in os.environ and not os.path.exists(f"{OUT}.go"):
+        time.sleep(0.002)
 
 
 def work_numpy(session):
@@ -83,8 +93,10 @@ def work_torch(session):
 
 
 if __name__ == "__main__":
+    wait = os.environ.get("BACK_WAIT")
     with tern.Session(steps=STEPS, slots=4, seed=3, optimizer=tern.Adam(lr=0.01), records=RECORDS, batch=16,
-                      arithmetic="back", server_wait=60, on_rollback=on_rollback) as session:
+                      arithmetic="back", server_wait=None if wait is None else int(wait), on_rollback=on_rollback,
+                      note=note) as session:
         values = (work_numpy if KIND == "numpy" else work_torch)(session)
         with session.finishing() as is_finisher:
             if is_finisher:

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 
 import job
 from chaos_story import PHASES, Story
@@ -38,8 +37,8 @@ class Life(Watched):
                 found["launcher", 0] = pid
             elif words[1:2] in (["server"], ["worker"]):
                 found[words[1], int(words[words.index("--index") + 1])] = pid
-            elif index_of_program(pid) is not None:
-                found["worker", index_of_program(pid)] = pid
+            elif job.index_of_program(pid) is not None:
+                found["worker", job.index_of_program(pid)] = pid
         return found
 
     def wait(self):
@@ -48,15 +47,6 @@ class Life(Watched):
         # The kernel ends the children of a killed launcher, but not immediately.
         job.wait_until(lambda: not job.marked(self.mark))
         return self.process.returncode
-
-
-def index_of_program(pid):
-    """The number of the worker that this program of `tern run` is; None: it is none."""
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None  # it has ended
-    return next((int(v.removeprefix(b"TERN_INDEX=")) for v in variables if v.startswith(b"TERN_INDEX=")), None)
 
 
 class LaunchedStory(Story):

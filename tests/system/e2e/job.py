@@ -91,6 +91,15 @@ def marked(mark):
     return found
 
 
+def index_of_program(pid):
+    """The number of the worker that this program of `tern run` is; None: it is none."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it has ended
+    return next((int(v.removeprefix(b"TERN_INDEX=")) for v in variables if v.startswith(b"TERN_INDEX=")), None)
+
+
 class Job:
     """A running `tern`. Its processes are told from others by a mark in their environment."""
 

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs under `tern run --snapshots` whose servers, or last program, are killed: only these processes are started again,
+and all others stay. If a program does not go back with its job, all are started again. The results have the bytes of a job
+that nothing has happened to.
+
+usage: in_place.py TERN FACTORISE [CASE...]
+"""
+import contextlib
+import functools
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import frameworks
+from jobs import HERE, SCRATCH, TOP, tap
+
+sys.path.insert(0, str(TOP / "tests" / "system" / "e2e"))
+import job  # noqa: E402
+
+job.use(sys.argv[1])
+FACTORISE = sys.argv[2]
+TORCH = frameworks.find("torch")
+STEPS = {"c": 40_000, "numpy": 3_000, "torch": 600}
+
+
+def command(kind, out):
+    if kind == "c":
+        return [FACTORISE, out, STEPS[kind]]
+    python = sys.executable if kind == "numpy" else TORCH
+    return [python, "-X", "faulthandler", HERE / "back_worker.py", kind, out, STEPS[kind]]
+
+
+@functools.cache
+def undisturbed(kind):
+    out = SCRATCH / f"{kind}.undisturbed"
+    job.finish("run", "--", *command(kind, out))
+    return out.read_bytes()
+
+
+class Launched:
+    """A `tern run` with snapshots, and the pids of its processes."""
+
+    def __init__(self, name, *more, kind="numpy", fabric="tcp", servers=2, workers=2, **variables):
+        self.kind, self.out = kind, SCRATCH / name
+        with job.environment(BACK_SLOW="1", **variables):
+            self.running = job.Job(
+                "run", "--json", "--fabric", fabric, "--servers", servers, "--workers", workers, "--snapshots",
+                f"{self.out}.snapshots", "--snapshot-every", STEPS[kind] // 20, *more, "--", *command(kind, self.out))
+
+    def wait(self, name, says=""):
+        return self.running.wait_event(lambda e: e["event"] == name and re.search(says, e.get("text", "")))
+
+    def pids(self):
+        """{(role, index): pid}"""
+        found = {}
+        for pid, words in self.running.processes().items():
+            if words[1:2] == ["server"]:
+                found["server", int(words[words.index("--index") + 1])] = pid
+            elif job.index_of_program(pid) is not None:
+                found["worker", job.index_of_program(pid)] = pid
+        return found
+
+    def makes_new_steps(self):
+        """Waits until the job makes a step that it had not made before, and has a snapshot. Programs in C, which cannot be
+        slowed down, might be through by then."""
+        if self.kind != "c" and not any(e["event"] == "snapshot" for e in self.running.events):
+            self.wait("snapshot")
+        newest = max((e["step"] for e in self.running.events if e["event"] == "progress"), default=0)
+        self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > newest)
+
+    def kill(self, *victims, how=signal.SIGKILL):
+        """Ends processes at the same moment. Returns the pids before."""
+        before = self.pids()
+        for victim in victims:
+            os.kill(before[victim], how)
+        return before
+
+    def comes(self, before, *victims):
+        """Waits until these processes are other ones than before."""
+        for victim in victims:
+            job.wait_until(lambda: self.pids().get(victim, before[victim]) != before[victim])
+
+    def stays(self, before, *victims):
+        """Only these processes are other ones than before, once the job makes new steps."""
+        self.comes(before, *victims)
+        self.makes_new_steps()
+        now = self.pids()
+        assert {who for who in now if now[who] != before[who]} == set(victims), (before, now, victims, self.restarts())
+
+    def comes_again(self, *victims, how=signal.SIGKILL):
+        """These processes are started again, and all others stay. Returns what is said of the first."""
+        before = self.kill(*victims, how=how)
+        text = self.wait("restart")["text"]
+        self.stays(before, *victims)
+        return text
+
+    def all_come_again(self, before, says):
+        """All processes are started again, with these words."""
+        event = self.wait("restart", "all processes")
+        assert "who" not in event and re.search(says, event["text"]), event
+        self.makes_new_steps()
+        assert not set(before.values()) & set(self.pids().values())
+
+    def end(self, code=0):
+        Path(f"{self.out}.go").touch()
+        try:
+            assert self.running.end() == code, self.running.error + "".join(self.running.lines[-5:])
+        finally:
+            self.running.kill()
+        if code == 0:
+            assert self.running.events[-1]["event"] == "done", self.running.events[-1]
+            assert self.out.read_bytes() == undisturbed(self.kind), "other bytes"
+
+    def restarts(self):
+        return [e["text"] for e in self.running.events if e["event"] == "restart"]
+
+    def said(self, text):
+        return any(text in e.get("text", "") for e in self.running.events)
+
+
+@contextlib.contextmanager
+def launched(*words, **more):
+    """A job that makes steps, and is ended at the end of the block."""
+    running = Launched(*words, **more)
+    try:
+        running.makes_new_steps()
+        yield running
+    finally:
+        running.running.kill()
+
+
+def servers_come_again(kind, fabric, *indices):
+    with launched(f"servers-{kind}", kind=kind, fabric=fabric) as run:
+        for number, index in enumerate(indices):
+            text = run.comes_again(("server", index))
+            pause = " in 1 s" if index in indices[:number] else ""
+            assert re.search(rf"server {index} \(pid \d+\) was killed by signal 9 \(Killed\): it is started again{pause}, "
+                             r"and the job goes back to (snapshot step-\S+|its first step) \(restart \d, at most 3 in 10 minutes\)", text), text
+        run.end()
+        if kind != "c":
+            assert run.said("from "), "no program was told that the job has gone back"
+
+
+def servers_of_c_programs_come_again():
+    servers_come_again("c", "shm", 1)
+
+
+def servers_of_numpy_programs_come_again():
+    servers_come_again("numpy", "tcp", 1, 1, 0)
+
+
+def servers_of_torch_programs_come_again():
+    if not TORCH:
+        raise tap.Skip(frameworks.why_not("torch"))
+    servers_come_again("torch", "auto", 0)
+
+
+def last_program_comes_again():
+    with launched("last", fabric="shm", workers=1) as run:
+        for _ in range(2):
+            text = run.comes_again(("worker", 0))
+            assert "goes on from memory, or from snapshot step-" in text, text
+        run.end()
+
+
+def server_and_programs_come_again_at_once():
+    for name, *victims in [("both", ("server", 1), ("worker", 1)), ("all", *((r, i) for r in ("server", "worker") for i in (0, 1)))]:
+        with launched(name) as run:
+            run.comes_again(*victims)
+            run.end()
+
+
+def second_server_falls_while_the_job_goes_back():
+    with launched("second") as run:
+        before = run.kill(("server", 1))
+        run.comes(before, ("server", 1))
+        run.kill(("server", 0))
+        assert [run.wait("restart")["who"] for _ in range(2)] == ["server 1", "server 0"], run.restarts()
+        run.stays(before, ("server", 0), ("server", 1))
+        run.end()
+        assert len(run.restarts()) == 2, run.restarts()
+
+
+def server_that_was_asked_to_end_comes_again():
+    with launched("asked") as run:
+        text = run.comes_again(("server", 0), how=signal.SIGTERM)
+        assert "exited with status 75: it is started again" in text, text
+        run.end()
+
+
+def programs_that_do_not_go_back_are_started_again():
+    """Their sessions have server_wait=0, or the user's TERN_SERVER_WAIT is 0."""
+    for name in "BACK_WAIT", "TERN_SERVER_WAIT":
+        with launched(name, **{name: "0"}) as run:
+            assert run.said("a program does not go back with its job") == (name == "BACK_WAIT")
+            run.all_come_again(run.kill(("server", 1)), r"server 1 \(pid \d+\) was killed by signal 9")
+            run.end()
+
+
+def programs_that_end_instead_are_started_again():
+    with launched("exit", BACK_EXIT="1") as run:
+        run.all_come_again(run.kill(("server", 1)),
+                           r"server 1 \(pid \d+\) was killed by signal 9 \(Killed\), and then worker \d exited with code 3: all ")
+        run.end()
+
+
+def without_a_server_to_tell_the_programs_all_are_started_again():
+    with launched("alone", fabric="shm", servers=1) as run:
+        run.all_come_again(run.kill(("server", 0)), r"server 0 \(pid \d+\) was killed by signal 9 \(Killed\): all ")
+        run.end()
+
+
+def interrupted_job_takes_a_snapshot():
+    for goes_back in False, True:
+        with launched(f"interrupted-{goes_back}") as run:
+            if goes_back:
+                run.kill(("server", 1))
+                run.wait("restart")
+            run.running.process.send_signal(signal.SIGTERM)
+            run.end(job.REQUEUE)
+
+
+def too_many_restarts_end_the_job():
+    with launched("too-many", "--restarts", 1, fabric="shm", workers=1) as run:
+        run.comes_again(("worker", 0))
+        run.kill(("worker", 0))
+        run.end(1)
+        assert re.search(r"worker 0 \(pid \d+\) was killed by signal 9", run.running.error.splitlines()[-1]), run.running.error
+
+
+CASES = [servers_of_c_programs_come_again, servers_of_numpy_programs_come_again, servers_of_torch_programs_come_again,
+         last_program_comes_again, server_and_programs_come_again_at_once, second_server_falls_while_the_job_goes_back,
+         server_that_was_asked_to_end_comes_again, programs_that_do_not_go_back_are_started_again,
+         programs_that_end_instead_are_started_again, without_a_server_to_tell_the_programs_all_are_started_again,
+         interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job]
+tap.run([case for case in CASES if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]])
