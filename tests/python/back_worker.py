@@ -3,10 +3,11 @@
 
 usage: back_worker.py KIND OUT STEPS [STEP]
 
-KIND: numpy, torch, or ahead (PyTorch, with a process that reads ahead). Writes the result to OUT as the finisher. Holds the
-slot of STEP until the file OUT.go is there. Prints "holds", "finishes", and "from STEP to STEP" when the job has gone back.
-BACK_WAIT in the environment is the session's server_wait. With BACK_EXIT, the program exits when it would wait for a server.
-With BACK_SLOW, it sleeps in each slot until the file OUT.go is there, so the job is not over before a test has hurt it.
+KIND: numpy, torch, or ahead (PyTorch, with a process that reads ahead). Writes the result to OUT as the finisher. Holds
+the slot of STEP until the file OUT.go is there. Prints "holds", "finishes", its notes, and "from STEP to STEP" when the
+job has gone back. BACK_WAIT in the environment is the session's server_wait. With BACK_EXIT, the program exits when it
+would wait for a server. With BACK_SLOW, it sleeps in each slot until the file OUT.go is there, so the job is not over
+before a test has hurt it.
 """
 import os
 import sys

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs under `tern run --snapshots` whose servers, or last program, are killed: only these processes are started again,
-and all others stay. If a program does not go back with its job, all are started again. The results have the bytes of a job
-that nothing has happened to.
+"""Programs under `tern run --snapshots` whose servers, or last program, are killed: only these processes are started
+again, and all others stay. If a program does not go back with its job, all are started again. The results have the
+bytes of a job that nothing has happened to.
 
 usage: in_place.py TERN FACTORISE [CASE...]
 """
@@ -63,8 +63,8 @@ class Launched:
         return found
 
     def makes_new_steps(self):
-        """Waits until the job makes a step that it had not made before, and has a snapshot. Programs in C, which cannot be
-        slowed down, might be through by then."""
+        """Waits until the job makes a step that it had not made before, and has a snapshot. Programs in C, which cannot
+        be slowed down, might be through by then."""
         if self.kind != "c" and not any(e["event"] == "snapshot" for e in self.running.events):
             self.wait("snapshot")
         newest = max((e["step"] for e in self.running.events if e["event"] == "progress"), default=0)
@@ -136,8 +136,9 @@ def servers_come_again(kind, fabric, *indices):
         for number, index in enumerate(indices):
             text = run.comes_again(("server", index))
             pause = " in 1 s" if index in indices[:number] else ""
-            assert re.search(rf"server {index} \(pid \d+\) was killed by signal 9 \(Killed\): it is started again{pause}, "
-                             r"and the job goes back to (snapshot step-\S+|its first step) \(restart \d, at most 3 in 10 minutes\)", text), text
+            assert re.search(rf"server {index} \(pid \d+\) was killed by signal 9 \(Killed\): it is started "
+                             rf"again{pause}, and the job goes back to (snapshot step-\S+|its first step) \(restart "
+                             r"\d, at most 3 in 10 minutes\)", text), text
         run.end()
         if kind != "c":
             assert run.said("from "), "no program was told that the job has gone back"
@@ -166,7 +167,8 @@ def last_program_comes_again():
 
 
 def server_and_programs_come_again_at_once():
-    for name, *victims in [("both", ("server", 1), ("worker", 1)), ("all", *((r, i) for r in ("server", "worker") for i in (0, 1)))]:
+    for name, *victims in [("both", ("server", 1), ("worker", 1)),
+                           ("all", ("server", 0), ("server", 1), ("worker", 0), ("worker", 1))]:
         with launched(name) as run:
             run.comes_again(*victims)
             run.end()
@@ -202,7 +204,8 @@ def programs_that_do_not_go_back_are_started_again():
 def programs_that_end_instead_are_started_again():
     with launched("exit", BACK_EXIT="1") as run:
         run.all_come_again(run.kill(("server", 1)),
-                           r"server 1 \(pid \d+\) was killed by signal 9 \(Killed\), and then worker \d exited with code 3: all ")
+                           r"server 1 \(pid \d+\) was killed by signal 9 \(Killed\), and then worker \d exited with "
+                           "code 3: all ")
         run.end()
 
 
@@ -227,7 +230,7 @@ def too_many_restarts_end_the_job():
         run.comes_again(("worker", 0))
         run.kill(("worker", 0))
         run.end(1)
-        assert re.search(r"worker 0 \(pid \d+\) was killed by signal 9", run.running.error.splitlines()[-1]), run.running.error
+        assert re.search(r"worker 0 \(pid \d+\) was killed by signal 9", run.running.error.splitlines()[-1])
 
 
 CASES = [servers_of_c_programs_come_again, servers_of_numpy_programs_come_again, servers_of_torch_programs_come_again,
