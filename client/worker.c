@@ -348,8 +348,9 @@ static void say_failed(
 	struct worker_server *s, const char *what, uint64_t version, json_int_t number)
 {
 	tern_talk_say(
-		&s->talk, json_pack("{s:s, s:s, s:[I, I]}", "type", "failed", "text",
-				  "the servers begin with different snapshots", what,
+		&s->talk, json_pack("{s:s, s:s, s:b, s:[I, I]}", "type", "failed", "text",
+				  "the servers begin with different snapshots", "back",
+				  or_again(s->worker, -EINVAL) == -EAGAIN, what,
 				  (json_int_t)version, number));
 }
 
@@ -381,9 +382,10 @@ static void forget(struct worker_server *s)
 	for (uint32_t i = 0; i < w->job.server_count; i++)
 		if (!w->servers[i].gone)
 			tern_talk_say(&w->servers[i].talk,
-				json_pack("{s:s, s:s, s:b}", "type", "failed", "text",
-					"not all servers have the job in memory",
-					"forget", 1));
+				json_pack("{s:s, s:s, s:b, s:b}", "type", "failed",
+					"text", "not all servers have the job in memory",
+					"back", or_again(w, -EINVAL) == -EAGAIN, "forget",
+					1));
 	worker_give_up(w, or_again(w, -EINVAL),
 		"server %u and another server do not both have the job in memory",
 		s->number);
