@@ -12,6 +12,8 @@
 
 #include <errno.h>
 
+#include "ps/view.h"
+
 /* ---- this worker comes, or gets more slots ---- */
 
 void change_ready(struct tern_worker *w)
@@ -123,6 +125,28 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 			tern_status_text(r));
 	else
 		take_over(w, (uint64_t)version, (uint32_t)finisher);
+}
+
+/* ---- another worker comes, of a number that the job did not have ---- */
+
+void change_on_grown(struct worker_server *s, const json_t *message)
+{
+	struct tern_worker *w = s->worker;
+	struct tern_view view;
+
+	if (s->index != 0 || !tern_view_read(message, &view) ||
+		view.workers <= w->opts.index ||
+		!tern_view_has_servers_of(&view, &w->job)) {
+		worker_fail(w, -EPROTO,
+			"server %u has sent a wrong view: expected it from server 0, "
+			"with "
+			"the job's servers and more than %u workers",
+			s->number, w->opts.index);
+		return;
+	}
+	if (view.number > w->job.view && w->opts.viewed)
+		w->opts.viewed(w->opts.arg, &view);
+	tern_view_set_job(&view, &w->job);
 }
 
 /* ---- slots that go ---- */

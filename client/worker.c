@@ -84,11 +84,12 @@ static void close_all(struct tern_worker *w, const char *type)
 			continue;
 		}
 		tern_talk_say(&s->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:b, s:b, s:o*}", "type", type,
-				"text", tern_talk_text(w->text), "save", w->interrupted,
-				"finisher", (json_int_t)w->finisher, "back",
-				w->status == -EAGAIN || w->server_is_gone, "final",
-				w->by_operator, "view", json_incref(w->view)));
+			json_pack("{s:s, s:o, s:b, s:I, s:b, s:b, s:b, s:o*}", "type",
+				type, "text", tern_talk_text(w->text), "save",
+				w->interrupted, "finisher", (json_int_t)w->finisher,
+				"back", w->status == -EAGAIN || w->server_is_gone,
+				"asked", w->leaving, "final", w->by_operator, "view",
+				json_incref(w->view)));
 		tern_peer_close(s->peer);
 	}
 	w->end_timer.fire = end_timer;
@@ -189,11 +190,11 @@ void tern_worker_ask_to_leave(struct tern_worker *w, const char *why)
 	if (w->leaving || w->over)
 		return;
 	snprintf(w->leave_text, sizeof(w->leave_text), "%s", why);
+	w->leaving = true;
 	if (!w->begun) {
 		worker_give_up(w, -ECANCELED, "%s", why);
 		return;
 	}
-	w->leaving = true;
 	tern_talk_say(&w->servers[0].talk,
 		json_pack("{s:s, s:o}", "type", "leave", "text", tern_talk_text(why)));
 	w->leave_timer.fire = leave_timer;
@@ -212,6 +213,10 @@ void worker_saved(struct tern_worker *w)
 static void may_leave(struct tern_worker *w, const json_t *message)
 {
 	w->results.left = true;
+	w->results.job_waits = json_is_true(json_object_get(message, "last"));
+	w->results.can_resume =
+		w->results.can_resume ||
+		json_integer_value(json_object_get(message, "snapshot")) > 0;
 	if (json_is_true(json_object_get(message, "save"))) {
 		w->interrupted = w->results.was_last = true;
 		w->finisher = w->opts.index;
@@ -231,7 +236,7 @@ static int or_again(const struct tern_worker *w, int status)
 	return w->opts.goes_back && w->opts.returns ? -EAGAIN : status;
 }
 
-/* Hands on a newer view of the job's servers. False: the worker cannot go on with it. */
+/* Hands on a newer view of the job. False: the worker cannot go on with it. */
 static bool take_view(struct tern_worker *w, const json_t *message)
 {
 	struct tern_view view;
@@ -242,15 +247,17 @@ static bool take_view(struct tern_worker *w, const json_t *message)
 	       (w->opts.viewed && w->opts.viewed(w->opts.arg, &view));
 }
 
-/* The job has other servers now. */
+/* The job has other servers now, or another number of workers. */
 static void viewed(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
 	bool good = take_view(w, message);
 
 	worker_give_up(w, good && w->opts.goes_back ? -EAGAIN : -EINVAL,
-		"the servers of the job are other ones now, says server %u%s", s->number,
-		good ? "" : ", and this worker does not know where they are");
+		"the job has other servers, or another number of workers, says server "
+		"%u%s",
+		s->number,
+		good ? "" : ", and this worker does not know where the servers are");
 }
 
 static void aborted(struct worker_server *s, const json_t *message)
@@ -561,6 +568,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		spare_on_begun(s);
 	} else if (strcmp(type, "yours") == 0) {
 		change_on_yours(s, message);
+	} else if (strcmp(type, "grown") == 0) {
+		change_on_grown(s, message);
 	} else if (strcmp(type, "moved") == 0) {
 		change_on_moved(s, message);
 	} else if (strcmp(type, "last") == 0) {

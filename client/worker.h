@@ -56,6 +56,7 @@ struct tern_worker_results {
 	bool left;     /* tern_worker_ask_to_leave(), and server 0 let this worker go */
 	bool can_resume; /* a server has ended, and knows a snapshot to go on from */
 	bool was_last;   /* `left`, and asked to save, as no other was seen to go on */
+	bool job_waits;  /* `left`, and no other worker is here: the job waits for one */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
 	 * interrupted job are those after `saved_step` steps. In async mode these are
 	 * steps of this worker (saved_own); other workers have taken steps of their

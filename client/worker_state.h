@@ -402,6 +402,8 @@ void spare_on_at(struct worker_server *s, const json_t *message);
 /* All servers have welcomed this worker while the steps run. */
 void change_ready(struct tern_worker *w);
 void change_on_yours(struct worker_server *s, const json_t *message);
+/* The job has more workers now. */
+void change_on_grown(struct worker_server *s, const json_t *message);
 void change_on_moved(struct worker_server *s, const json_t *message);
 /* True if the slot was moved away by a later decision than this one. */
 bool change_is_gone(const struct tern_worker *w, uint32_t slot, uint64_t generation);

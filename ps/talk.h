@@ -35,12 +35,14 @@
  *                      "text":...}: the server ends the job
  *   worker -> server   {"type":"bye"}: the worker needs nothing more: the results are
  *                      safe
- *   worker -> server   {"type":"failed", "text":...}: the worker ends; the job may go on
+ *   worker -> server   {"type":"failed", "text":...}: the worker ends; the job may go on.
+ *                      "asked":true: it was asked to end, and has not failed by itself
  *   worker -> server 0 {"type":"leave", "text":...}: the worker was asked to end, and
  *                      works on until server 0 has decided
  *   server 0 -> worker {"type":"leave", "save":false}: the worker may leave, and answers
  *                      "failed"; save true: no other worker was seen to go on, so this
- *                      one also saves its parameters
+ *                      one also saves its parameters. "last":true: no worker is left then,
+ *                      and the job waits for one; "snapshot":v as of "abort"
  *   server -> worker   {"type":"there"}: are you running? (server/leaving.c)
  *   worker -> server   {"type":"here", "version":v}: yes, with parameters to save if v > 0
  *   any                {"type":"abort", "text":..., "save":true}: the job has failed, for
@@ -78,8 +80,8 @@
  *                      {"type":"draining"} or "refused"
  *   any                "abort" with "back":true and "view":{...}, the fields of "view"
  *   server -> worker   {"type":"view", "view":n, "servers":[a, ...], "numbers":[j, ...],
- *                      "added":[false, ...]}: the servers of the job now, of which the worker
- *                      has an older list; it joins anew
+ *                      "added":[false, ...], "workers":k}: the servers of the job now, and its
+ *                      number of workers, of which the worker has an older view; it joins anew
  *   server -> server   {"type":"removed", "view":{...}}: this view does not have the receiver
  *
  * Initial values that workers have (server/given.c), after "start":
@@ -150,7 +152,9 @@
  *                      chunks are at v
  *   server 0 -> server {"type":"change", "generation":g, "came":[[k, n], ...],
  *                      "moved":[[i, a, k], ...]}: worker k (incarnation n) takes part, and
- *                      has slot i in worker a's place
+ *                      has slot i in worker a's place. With "view":{...}: the job has that
+ *                      view now, with one worker more (server/grow.c)
+ *   server 0 -> worker {"type":"grown", ...}, with the fields of "view": the job has this view
  *   server 0 -> worker k {"type":"yours", "version":v, "generation":g, "finisher":f,
  *                      "slots":[i, ...]}: it has these slots from v on
  *   server -> worker a {"type":"moved", "version":v, "generation":g, "slots":[i, ...]}:

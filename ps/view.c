@@ -13,6 +13,7 @@ void tern_view_of_job(const struct tern_ps_job *job, struct tern_view *out)
 {
 	out->number = job->view;
 	out->count = job->server_count;
+	out->workers = job->workers;
 	for (uint32_t i = 0; i < job->server_count; i++) {
 		out->numbers[i] = tern_view_number(job, i);
 		out->added[i] = job->view && job->added[i];
@@ -23,6 +24,8 @@ void tern_view_of_job(const struct tern_ps_job *job, struct tern_view *out)
 void tern_view_set_job(const struct tern_view *view, struct tern_ps_job *job)
 {
 	job->view = view->number;
+	if (view->number)
+		job->workers = view->workers;
 	memcpy(job->numbers, view->numbers, view->count * sizeof(view->numbers[0]));
 	memcpy(job->added, view->added, view->count * sizeof(view->added[0]));
 }
@@ -96,9 +99,10 @@ json_t *tern_view_json(const struct tern_view *view, const char *type)
 	for (uint32_t i = 0; i < view->count; i++)
 		json_array_append_new(servers, json_string(view->servers[i]));
 	message = json_pack("{s:s, s:o}", "type", type, "servers", servers);
-	if (message)
-		write_servers(
-			message, view->number, view->numbers, view->added, view->count);
+	if (!message)
+		return NULL;
+	write_servers(message, view->number, view->numbers, view->added, view->count);
+	json_object_set_new(message, "workers", json_integer(view->workers));
 	return message;
 }
 
@@ -117,7 +121,10 @@ bool tern_view_read(const json_t *message, struct tern_view *out)
 			return false;
 		strcpy(out->servers[i], address);
 	}
-	return read_servers(message, out->count, &out->number, out->numbers, out->added);
+	return read_number(json_object_get(message, "workers"), TERN_WORKERS_MAX,
+		       &out->workers) &&
+	       out->workers > 0 &&
+	       read_servers(message, out->count, &out->number, out->numbers, out->added);
 }
 
 /* ---- servers ---- */
@@ -128,6 +135,16 @@ uint32_t tern_view_find(const struct tern_view *view, uint32_t number)
 		if (view->numbers[i] == number)
 			return i;
 	return UINT32_MAX;
+}
+
+bool tern_view_has_servers_of(const struct tern_view *view, const struct tern_ps_job *job)
+{
+	bool same = view->count == job->server_count;
+
+	for (uint32_t i = 0; same && i < view->count; i++)
+		same = view->numbers[i] == tern_view_number(job, i) &&
+		       view->added[i] == (job->view && job->added[i]);
+	return same;
 }
 
 bool tern_view_locate(

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The servers of a job as of one moment: a view. Users name the servers of view 0, to all workers
- * in the same order. Server 0 makes the next view when a server is added or removed
- * (server/view.c).
+ * The servers of a job, and its number of workers, as of one moment: a view. Users name those of
+ * view 0, to all workers in the same order. Server 0 makes the next view when a server is added or
+ * removed (server/view.c), or when there are to be more workers (server/grow.c).
  *
  * A server has a number, which is its name for users and stays, and an index, its place in the
  * view, which determines its share of the parameters. In view 0 both are the same. Workers may
@@ -17,8 +17,9 @@
 #include "ps/job.h"
 
 struct tern_view {
-	uint32_t number; /* counts the views; 0: the servers that users have named */
-	uint32_t count;  /* of servers */
+	uint32_t number;  /* grows with each view; 0: the one that users have named */
+	uint32_t count;   /* of servers */
+	uint32_t workers; /* number of workers; in view 0 that of tern_view_of_job() */
 	/* By index: */
 	uint32_t numbers[TERN_SERVERS_MAX]; /* each one once; the first is 0 */
 	bool added[TERN_SERVERS_MAX];
@@ -27,7 +28,8 @@ struct tern_view {
 
 /* The view that the job's process knows. */
 void tern_view_of_job(const struct tern_ps_job *job, struct tern_view *out);
-/* Sets the fields of a job that have its view, but for the addresses. */
+/* Sets the fields of a job that have its view, but for the addresses. In view 0 the number of
+ * workers stays as it is. */
 void tern_view_set_job(const struct tern_view *view, struct tern_ps_job *job);
 /* Adds these fields to the job's JSON; in view 0 there are none. */
 void tern_view_write_job(json_t *object, const struct tern_ps_job *job);
@@ -41,6 +43,10 @@ bool tern_view_read(const json_t *message, struct tern_view *out);
 
 /* The index of the server with this number; UINT32_MAX: the view has none. */
 uint32_t tern_view_find(const struct tern_view *view, uint32_t number);
+
+/* True if the job of a process has the servers of this view, in the same order. */
+bool tern_view_has_servers_of(
+	const struct tern_view *view, const struct tern_ps_job *job);
 
 /* Replaces the addresses of those that users have named by those that they have named here,
  * `named`. False: the view has a server beyond these. */

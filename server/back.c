@@ -73,6 +73,8 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 		step > 0)
 		back_begin_with(s, step, number);
 	view_on_abort(s, message);
+	s->no_workers =
+		s->no_workers || json_is_true(json_object_get(message, "no_workers"));
 	if (s->from_memory && json_is_true(json_object_get(message, "forget")))
 		memory_forget(s, why);
 	back_or_fail(s, -ECANCELED, "%s", why);
@@ -80,6 +82,7 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 
 void back_without_workers(struct tern_server *s)
 {
+	s->no_workers = true;
 	if (s->failed_last)
 		server_fail(s, -EPIPE, "no worker is left: %s", s->first_loss);
 	else

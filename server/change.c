@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Workers that join during the steps of sync mode, in the place of a lost one; and slots that move
- * from a slow worker to another one (balance.c).
+ * Workers that join during the steps of sync mode, in the place of a lost one, or in a new one that is
+ * made for them (grow.c); and slots that move from a slow worker to another one (balance.c).
  *
  * Who is in the job, and who has which slot, changes between two steps. For that all
  * servers stop at one version, which server 0 chooses:
@@ -66,8 +66,8 @@ static bool is_sending_to(const struct tern_server *s, uint32_t worker)
 {
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		for (uint32_t parity = 0; parity < 2; parity++)
-			if (s->chunks[i].publications[parity * s->job.workers + worker]
-					.req.status == -EINPROGRESS)
+			if (s->chunks[i].publications[worker][parity].req.status ==
+				-EINPROGRESS)
 				return true;
 	return false;
 }
@@ -117,24 +117,25 @@ static bool may_be_lost_soon(const struct server_peer *p)
 void change_on_join(struct server_peer *p, uint32_t index, const json_t *message)
 {
 	struct tern_server *s = p->server;
-	const struct server_peer *holder = s->workers[index],
-				 *other = find_returning(s, index);
+	const struct server_peer *other = find_returning(s, index);
+	const struct server_peer *holder =
+		index < s->job.workers ? s->workers[index] : NULL;
 	const json_t *incarnation = json_object_get(message, "incarnation");
 
-	if (holder->said_bye || s->bye_count > 0 ||
-		(s->chunk_count > 0 && sync_is_done(s)))
+	if (s->bye_count > 0 || (s->chunk_count > 0 && sync_is_done(s)))
 		refuse_late(p);
 	else if (s->job.mode != TERN_MODE_SYNC)
 		server_refuse(p,
-			holder->lost ? "worker %u of this job was lost: in %s mode the "
-				       "job goes on without it, and no new worker can "
-				       "take its place"
-				     : "worker %u has joined already",
+			holder && holder->lost
+				? "worker %u of this job was lost: in %s mode the "
+				  "job goes on without it, and no new worker can "
+				  "take its place"
+				: "worker %u has joined already",
 			index, tern_mode_text(s->job.mode, s->job.ssp).text);
-	else if (!steps_have_begun(s) || may_be_lost_soon(holder) ||
-		 (other && may_be_lost_soon(other)) || is_sending_to(s, index))
+	else if (!steps_have_begun(s) || (other && may_be_lost_soon(other)) ||
+		 (holder && (may_be_lost_soon(holder) || is_sending_to(s, index))))
 		guests_ask_later(p);
-	else if (!holder->lost || other)
+	else if (other || (holder && !holder->lost))
 		server_refuse_for_now(p, "worker %u has joined already", index);
 	else if (!json_is_integer(incarnation))
 		server_refuse(p, "incarnation: expected an integer");
@@ -529,8 +530,9 @@ static void carry_out(struct tern_server *s, const struct move *moves,
 /* ---- the change: server 0 ---- */
 
 static void tell_change(const struct tern_server *s, const uint32_t *came,
-	uint32_t came_count, const struct plan *plan)
+	uint32_t came_count, const struct plan *plan, bool grown)
 {
+	json_t *view = grown ? tern_view_json(&s->view, "view") : NULL;
 	json_t *all = json_array(), *moved = json_array();
 
 	for (uint32_t i = 0; i < came_count; i++)
@@ -542,8 +544,9 @@ static void tell_change(const struct tern_server *s, const uint32_t *came,
 			moved, json_pack("[I, I, I]", (json_int_t)plan->moves[i].slot,
 				       (json_int_t)plan->moves[i].from,
 				       (json_int_t)plan->moves[i].to));
-	tell_servers(s, json_pack("{s:s, s:I, s:o, s:o}", "type", "change", "generation",
-				(json_int_t)s->generation, "came", all, "moved", moved));
+	tell_servers(s, json_pack("{s:s, s:I, s:o, s:o, s:o*}", "type", "change",
+				"generation", (json_int_t)s->generation, "came", all,
+				"moved", moved, "view", view));
 }
 
 /* Tells the worker which slots are its from the version on. Returns their number. */
@@ -580,15 +583,31 @@ static void tell_come(struct server_peer *p, const struct plan *plan, uint64_t v
 		s->opts.came(s->opts.arg, p->index, text);
 }
 
+/* Makes the places that the job does not have yet for those whom the change lets in. -ENOMEM. */
+static int make_places(struct tern_server *s)
+{
+	int r = 0;
+
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (r == 0 && p->returning && p->chosen)
+			r = grow_for(s, p);
+	}
+	return r;
+}
+
 /* All servers have stopped at the version: decides, tells all, and goes on. */
 static void decide(struct tern_server *s)
 {
 	uint64_t version = s->change.version;
+	uint32_t before = s->job.workers;
+	int r = make_places(s);
 	uint32_t *came = calloc(s->job.workers, sizeof(*came)), count = 0;
 	struct server_peer *p;
 	struct plan plan;
-	int r = plan_make(s, &plan);
 
+	r = plan_make(s, &plan) < 0 ? -ENOMEM : r;
 	if (!came || r < 0) {
 		server_fail(s, -ENOMEM, "no memory to let a worker in");
 	} else {
@@ -601,7 +620,7 @@ static void decide(struct tern_server *s)
 		if (count == 0)
 			balance(s, &plan);
 		s->generation++;
-		tell_change(s, came, count, &plan);
+		tell_change(s, came, count, &plan, s->job.workers > before);
 		carry_out(s, plan.moves, plan.count, s->generation);
 		for (uint32_t i = 0; i < count; i++)
 			tell_come(s->workers[came[i]], &plan, version);
@@ -727,11 +746,18 @@ static void read_change(struct tern_server *s, const json_t *message, uint32_t *
 void change_on_change(struct server_peer *zero, const json_t *message)
 {
 	struct tern_server *s = zero->server;
+	int r = grow_on_change(s, message);
 	uint32_t *came = calloc(s->job.workers, sizeof(*came));
 	uint64_t *incarnations = calloc(s->job.workers, sizeof(*incarnations));
 	struct move *moves = calloc(s->job.slots, sizeof(*moves));
 
-	if (came && incarnations && moves)
+	if (r == -EPROTO)
+		server_fail(s, r,
+			"server 0 sent a wrong view with a change of workers: expected "
+			"the same servers and %u workers, once all chunks here have "
+			"stopped",
+			s->job.workers + 1);
+	else if (r == 0 && came && incarnations && moves)
 		read_change(s, message, came, incarnations, moves);
 	else
 		server_fail(s, -ENOMEM, "no memory to let a worker in");

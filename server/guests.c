@@ -22,7 +22,7 @@
  * limit may be reached when half of TEXT_MAX bytes have been received; with many short
  * messages, even earlier.)
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include "base/clock.h"
 #include "base/util.h"

@@ -90,18 +90,25 @@ static bool adopt_in_words(struct tern_server *s, const struct tern_ps_job *job,
 
 /* Reads the number of the worker that joins, and the number that this server has in the
  * worker's list of servers. */
-static bool read_numbers(const json_t *message, const struct tern_ps_job *job,
-	uint32_t *worker, uint32_t *server, struct tern_ps_text *why)
+static bool read_numbers(const struct tern_server *s, const json_t *message,
+	const struct tern_ps_job *job, uint32_t *worker, uint32_t *server,
+	struct tern_ps_text *why)
 {
+	bool grows = grow_is_possible(s, job);
 	const json_t *numbers[] = {
 		json_object_get(message, "worker"), json_object_get(message, "server")};
 	json_int_t i = json_integer_value(numbers[0]), j = json_integer_value(numbers[1]);
 
 	*worker = (uint32_t)i;
 	*server = (uint32_t)j;
-	if (!json_is_integer(numbers[0]) || i < 0 || i >= job->workers)
+	if (!json_is_integer(numbers[0]) || i < 0 ||
+		i >= (grows ? TERN_WORKERS_MAX : job->workers))
 		snprintf(why->text, sizeof(why->text),
-			"worker: expected an integer from 0 to %u", job->workers - 1);
+			"worker: expected an integer from 0 to %u%s",
+			(grows ? TERN_WORKERS_MAX : job->workers) - 1,
+			grows ? ""
+			      : ": only a job by hand in sync mode gets more workers, "
+				"whose servers have --snapshots and no --workers");
 	else if (!json_is_integer(numbers[1]) || j < 0 || j >= job->server_count)
 		snprintf(why->text, sizeof(why->text),
 			"server: expected an integer from 0 to %u",
@@ -125,27 +132,64 @@ static bool may_be_saved(const struct tern_server *s, const struct tern_ps_job *
 	return false;
 }
 
-/* Adopts the job of the first worker, which must be the one that is in memory, if one is. True for
- * a later worker if its job and its number for this server are the same. */
-static bool agree(const struct server_peer *p, const struct tern_ps_job *job,
-	uint32_t index, struct tern_ps_text *why)
+/* True if this server can go on with the job from what it has in memory, or from a snapshot, or has
+ * neither. The number of workers may be another one. */
+static bool goes_on_with(const struct server_peer *p, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
 {
 	struct tern_server *s = p->server;
 	const char *who = tern_peer_name(p->peer);
+	struct tern_ps_job same = *job;
+
+	if (!s->from_memory)
+		return !resume_differs(s, job, who, why);
+	same.workers = s->from_memory->job.workers;
+	return !tern_ps_job_differs(&s->from_memory->job, &same, who, why);
+}
+
+/* True if server 0 has the job in memory with another number of workers than the first worker of the
+ * same view describes. */
+static bool has_other_number(const struct tern_server *s, const struct tern_ps_job *job)
+{
+	return s->from_memory && job->view == s->from_memory->job.view &&
+	       job->workers != s->from_memory->job.workers;
+}
+
+/* True if the worker's job is that of this server. The numbers of workers may be others if the worker
+ * knows another view. */
+static bool is_same_job(const struct server_peer *p, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	const struct tern_server *s = p->server;
+	struct tern_ps_job same = *job;
+
+	if (job->view != s->job.view)
+		same.workers = s->job.workers;
+	return !tern_ps_job_differs(&s->job, &same, tern_peer_name(p->peer), why);
+}
+
+/* Adopts the job of the first worker, which must be the one that is in memory, if one is. True for
+ * a later worker if its job and its number for this server are the same. */
+static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t index,
+	struct tern_ps_text *why)
+{
+	struct tern_server *s = p->server;
 
 	if (!s->has_job && s->from_memory && !memory_fits(s, job, index)) {
 		memory_forget(s, "the job has other servers now");
 		return false;
 	}
 	/* A user's wrong option costs that worker only, and no step. */
-	if (!s->has_job && s->from_memory &&
-		tern_ps_job_differs(&s->from_memory->job, job, who, why))
+	if (!s->has_job && !(may_be_saved(s, job, why) && goes_on_with(p, job, why)))
 		return false;
+	if (!s->has_job && index == 0 && has_other_number(s, job)) {
+		view_set_workers(p, job, job->workers);
+		return false;
+	}
 	if (!s->has_job)
-		return may_be_saved(s, job, why) && !resume_differs(s, job, who, why) &&
-		       adopt_in_words(s, job, index, why);
+		return adopt_in_words(s, job, index, why);
 	if (s->index == index)
-		return !tern_ps_job_differs(&s->job, job, who, why);
+		return is_same_job(p, job, why);
 	snprintf(why->text, sizeof(why->text),
 		"this server is number %u in its --join, and number %u in the job: all "
 		"must name the servers in the same order",
@@ -168,6 +212,23 @@ static bool has_workers(const struct server_peer *p, const struct tern_ps_job *j
 	return false;
 }
 
+/* False: the number of this worker is beyond those of its job, and no other worker is here. It joins
+ * again in a moment; or, if the job goes back, once server 0 has told it the next view, which has
+ * one worker more. */
+static bool may_be_first(struct server_peer *p, const struct tern_ps_job *job,
+	uint32_t worker, uint32_t server, struct tern_ps_text *why)
+{
+	struct tern_server *s = p->server;
+
+	if (s->has_job || worker < job->workers)
+		return true;
+	if (server != 0 || !s->opts.returns || worker > job->workers)
+		guests_ask_later(p);
+	else if (goes_on_with(p, job, why))
+		view_set_workers(p, job, worker + 1);
+	return false;
+}
+
 /* False: p may not join now. If `why` is empty then, p was told what it needs to know. */
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
@@ -179,8 +240,9 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 	if (decode_job(message, &job, why) < 0)
 		return false;
 	good = has_workers(p, &job, why) &&
-	       read_numbers(message, &job, index, &server, why) &&
-	       view_is_settled(p, &job, why) && agree(p, &job, server, why);
+	       read_numbers(p->server, message, &job, index, &server, why) &&
+	       view_is_settled(p, &job, why) &&
+	       may_be_first(p, &job, *index, server, why) && agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);
 	tern_ps_job_fini(&job);
@@ -289,6 +351,10 @@ void join_on_join(struct server_peer *p, const json_t *message)
 			guests_ask_later(p);
 		else
 			server_refuse(p, "%s", why.text);
+		return;
+	}
+	if (index >= s->job.workers) {
+		grow_on_join(p, index, message);
 		return;
 	}
 	if (s->workers[index]) {

@@ -347,7 +347,8 @@ void lease_on_failed(struct server_peer *p, const json_t *message)
 
 	if (back_on_other_snapshot(p, message))
 		return;
-	p->failed = !json_is_true(json_object_get(message, "back"));
+	p->failed = !json_is_true(json_object_get(message, "asked")) &&
+		    !json_is_true(json_object_get(message, "back"));
 	lease_lost(
 		p, false, "%s: %s", tern_peer_name(p->peer), text ? text : "it gave up");
 }

@@ -11,7 +11,9 @@
  *                      its slots go to the others (lease.c)
  *     a worker has said goodbye (the results are safe)
  *                      the leaving workers may go
- *     no worker stays  the job is interrupted
+ *     no worker stays  the job is interrupted. But a job by hand that may go back waits for
+ *                      other workers, with what the servers have in memory (back.c): one of
+ *                      the leaving workers saves its parameters first
  *     others stay, but none of them answers and makes progress
  *                      undecided for some more roll calls; then the leaving workers may
  *                      go, and one of them saves its parameters first. The others are
@@ -22,7 +24,7 @@
  * the lowest number that answers the roll call and has parameters. If server 0 does not
  * answer, the other server decides, by a roll call of its own.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <stdio.h>
 
@@ -162,9 +164,10 @@ static bool somebody_goes_on(const struct tern_server *s)
 	return false;
 }
 
-static void let_go(struct tern_server *s, const struct server_peer *saves)
+/* `last`: the job waits for other workers then. */
+static void let_go(struct tern_server *s, const struct server_peer *saves, bool last)
 {
-	if (saves)
+	if (saves && !last)
 		server_note(s,
 			"the workers that were not asked to end make no progress, so "
 			"those that were leave now: worker %u %s",
@@ -178,26 +181,36 @@ static void let_go(struct tern_server *s, const struct server_peer *saves)
 		if (!is_here(p) || !p->leaving)
 			continue;
 		p->may_go = true;
-		tern_talk_say(&p->talk,
-			json_pack("{s:s, s:b}", "type", "leave", "save", p == saves));
+		tern_talk_say(&p->talk, json_pack("{s:s, s:b, s:b, s:I}", "type", "leave",
+						"save", p == saves, "last", last,
+						"snapshot", (json_int_t)back_newest(s)));
 	}
+}
+
+/* True if the job can wait without any worker. The servers of a launcher have opts.workers: it ends
+ * the job by asking all of its processes. */
+static bool may_wait(const struct tern_server *s)
+{
+	return back_is_possible(s) && !s->opts.workers && !s->by_operator;
 }
 
 static void decide(struct tern_server *s)
 {
 	char why[400];
 
-	if (all_leave(s)) {
+	if (all_leave(s) && may_wait(s)) {
+		let_go(s, saver(s, true), true);
+	} else if (all_leave(s)) {
 		snprintf(why, sizeof(why), "every worker leaves: %s", s->leave_text);
 		leaving_interrupt(s, why);
 	} else if (s->bye_count > 0 || somebody_goes_on(s)) {
-		let_go(s, NULL);
+		let_go(s, NULL, false);
 	} else if (s->roll_count < ROLLS_MAX) {
 		s->roll_count++;
 		call_roll(s);
 		set_timer(s, leave_ns(s));
 	} else {
-		let_go(s, saver(s, true));
+		let_go(s, saver(s, true), false);
 	}
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Servers that are lost, come elsewhere, are added and removed while their job goes on; and an
- * operator who ends it.
+ * Servers and workers that are lost, come elsewhere, are added and removed while their job goes on;
+ * slots that move; and an operator who ends the job.
  */
 #ifndef TERN_SERVER_MEMBERSHIP_H
 #define TERN_SERVER_MEMBERSHIP_H
@@ -117,6 +117,35 @@ void view_add(struct server_peer *newcomer);
 void view_newcomer_left(struct server_peer *p);
 void view_on_drain(struct server_peer *p, const json_t *message);
 
+/* The job has one worker more: server 0 makes the next view, and another server takes it over. The
+ * steps go on. */
+void view_grow(struct tern_server *s);
+void view_take_grown(struct tern_server *s, const struct tern_view *view);
+/* Server 0, before the steps: makes the next view, with the servers of the worker's job and `count`
+ * workers, and tells the worker, which joins anew. */
+void view_set_workers(
+	struct server_peer *worker, const struct tern_ps_job *job, uint32_t count);
+
+/* grow.c */
+/* True if the job may get workers beyond those that it has. */
+bool grow_is_possible(const struct tern_server *s, const struct tern_ps_job *job);
+/* A worker joins whose number the job of this server does not have. */
+void grow_on_join(struct server_peer *p, uint32_t index, const json_t *message);
+/* Server 0, when all servers have stopped (change.c): makes the place of a worker that is let in, if
+ * the job does not have it yet. -ENOMEM. */
+int grow_for(struct tern_server *s, const struct server_peer *newcomer);
+/* Another server: the same, as "change" says. -ENOMEM; -EPROTO: the message is wrong. */
+int grow_on_change(struct tern_server *s, const json_t *message);
+
+/* shard.c */
+/* Makes the publications of the workers `first` to `end` - 1; those of all workers before `first` are
+ * made. -ENOMEM. */
+int chunk_make_publications(struct chunk *c, uint32_t first, uint32_t end);
+
+/* start.c */
+/* Puts a peer without a connection in the place of a worker that has not come. -ENOMEM. */
+int start_set_absent(struct tern_server *s, uint32_t index);
+
 /* abort.c */
 void abort_on_end(struct server_peer *p, const json_t *message);
 /* Tells a guest that the job is over, and closes the connection. */
@@ -125,5 +154,37 @@ void abort_tell(struct server_peer *p);
 void abort_on_late(struct server_peer *p, const json_t *message);
 /* True if this server stays for a while after its end, for processes that wait. */
 bool abort_lingers(const struct tern_server *s);
+
+/* change.c */
+/* Server 0 has heard how fast a worker is: perhaps a slot should move. */
+void change_maybe_balance(struct tern_server *s);
+/* A worker wants the place of a lost one, or the next place that the job does not have yet
+ * (grow.c), during the steps. */
+void change_on_join(struct server_peer *p, uint32_t index, const json_t *message);
+void change_on_ready(struct server_peer *p, const json_t *message);
+void change_on_pause(struct server_peer *zero, const json_t *message);
+void change_on_pausing(struct server_peer *server, const json_t *message);
+void change_on_paused(struct server_peer *server, const json_t *message);
+void change_on_change(struct server_peer *zero, const json_t *message);
+void change_on_gave(struct server_peer *worker, const json_t *message);
+/* True if a worker's message must wait for the end of the change under way, or for a decision of
+ * server 0 that is not known here yet: change_keep() keeps it. */
+bool change_delays(const struct server_peer *p, const json_t *message);
+void change_keep(struct server_peer *p, const json_t *message);
+/* Handles the messages that were kept and need not wait any more. */
+void change_hear_kept(struct tern_server *s);
+/* True if another server must not end yet: server 0 may have let in a worker that waits for
+ * that here. When it has not, the worker goes, or server 0 does. */
+bool change_is_awaited(const struct tern_server *s);
+/* True if no chunk may be made of this version yet. */
+bool change_holds(const struct tern_server *s, uint64_t version);
+/* True if the steps stop at this version, and no gradient for it may be received. */
+bool change_stops(const struct tern_server *s, uint64_t version);
+/* A chunk of this server has a new version, and is HOLDING it. */
+void change_step_made(struct tern_server *s);
+/* A worker that is `returning` has failed, or its connection has ended. */
+void change_left(struct server_peer *p, const char *text);
+/* True if requests or chunks still refer to the `replaced` worker. */
+bool change_needs(const struct server_peer *p);
 
 #endif

@@ -107,6 +107,12 @@ static int keep_chunks(struct tern_server *s, struct tern_server_memory *memory)
 	return r;
 }
 
+/* True if the newest view that is known has the servers of this job. */
+static bool has_servers_now(const struct tern_server *s, const struct tern_ps_job *job)
+{
+	return s->view.number == job->view || tern_view_has_servers_of(&s->view, job);
+}
+
 int tern_server_keep(struct tern_server *s, struct tern_server_memory **out)
 {
 	struct tern_server_memory *memory;
@@ -114,11 +120,11 @@ int tern_server_keep(struct tern_server *s, struct tern_server_memory **out)
 
 	*out = NULL;
 	if (!s->running) {
-		if (s->from_memory && s->from_memory->job.view == s->view.number)
+		if (s->from_memory && has_servers_now(s, &s->from_memory->job))
 			*out = TERN_TAKE(s->from_memory);
 		return 0;
 	}
-	if (!s->life || s->job.view != s->view.number || !is_whole(s))
+	if (!s->life || !has_servers_now(s, &s->job) || !is_whole(s))
 		return 0;
 	/* The copies for a snapshot that was not complete are as large as what is kept. */
 	snapshot_drop_copies(s);
@@ -167,8 +173,10 @@ bool memory_fits(
 	const struct tern_server *s, const struct tern_ps_job *job, uint32_t index)
 {
 	const struct tern_server_memory *memory = s->from_memory;
+	struct tern_view view;
 
-	return memory->job.view == job->view && memory->index == index;
+	tern_view_of_job(job, &view);
+	return tern_view_has_servers_of(&view, &memory->job) && memory->index == index;
 }
 
 int memory_set(struct chunk *c)

@@ -6,7 +6,7 @@
  * metrics and times in the message "progress" (client/report.c). Losses and metrics are shown,
  * and times decide who computes which slots (balance.c): no parameter depends on them.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -120,10 +120,11 @@ static void say_end(struct server_peer *p)
 	}
 	if (s->status < 0)
 		tern_talk_say(&p->talk,
-			json_pack("{s:s, s:o, s:b, s:I, s:I, s:b, s:b, s:o*}", "type",
-				"abort", "text", tern_talk_text(s->text), "save", s->save,
-				"snapshot", (json_int_t)back_newest(s), "finisher",
-				(json_int_t)s->finisher, "back", s->status == -EAGAIN,
+			json_pack("{s:s, s:o, s:b, s:I, s:I, s:b, s:b, s:b, s:o*}",
+				"type", "abort", "text", tern_talk_text(s->text), "save",
+				s->save, "snapshot", (json_int_t)back_newest(s),
+				"finisher", (json_int_t)s->finisher, "back",
+				s->status == -EAGAIN, "no_workers", s->no_workers,
 				"final", s->by_operator, "view", view_for(s)));
 	else if (p->address)
 		server_refuse(p, "the job is complete");
@@ -499,6 +500,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	*out = s->stats;
 	out->has_job = s->has_job;
 	out->goes_back = back_is_allowed(s);
+	out->no_workers = s->no_workers;
 	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->snapshot_step = back_newest(s);

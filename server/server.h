@@ -98,6 +98,9 @@ struct tern_server_stats {
 	uint32_t told_number;
 	/* The step of the newest snapshot that this server knows of; 0: none. Server 0 knows all. */
 	uint64_t snapshot_step;
+	/* No worker was left when the job went back. Whoever comes first need not wait for long for
+	 * others, who may join during the steps. */
+	bool no_workers;
 	/* The job goes on without this server (view.c). */
 	bool drained;
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */

@@ -10,12 +10,14 @@
  *     sync.c    the state machine of a chunk
  *     lease.c   which worker computes which slot, and what happens when a worker is lost
  *     late.c    workers that make no progress
- *     balance.c, change.c  see there: slots that move, and workers that join during the steps
+ *     balance.c slots that move from slow workers to others
+ *     change.c  workers that join during the steps, and slots that move
  *     leaving.c workers that are asked to end
  *     back.c    a lost or ended server: the job goes back to a snapshot
  *     memory.c  going on with what all servers have in memory
  *     members.c servers that come in the place of lost ones, at new addresses
  *     spare.c   workers without a slot
+ *     grow.c    more workers than the job began with
  *     start.c   the time until the steps begin: workers that leave before, and the start
  *     given.c   initial values that a worker gives, before version 0
  *     others.c  the servers of a job among themselves
@@ -82,6 +84,7 @@ struct server_peer {
 	 * server 0 to let it in; `ready`: every server has welcomed it; `chosen`: the change
 	 * under way lets it in. */
 	bool returning, ready, chosen;
+	bool waits_for_place; /* grow.c: it was noted that this guest waits for a new place */
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
 	uint64_t begins_at;   /* on server 0, of another server: its first version */
@@ -225,6 +228,7 @@ struct gradient { /* gradient of one slot, for one chunk */
 struct publication { /* the send of one version of a chunk to one worker */
 	struct tern_req req;
 	struct chunk *chunk;
+	uint32_t worker;
 	unsigned parity;
 };
 
@@ -260,8 +264,9 @@ struct chunk {
 	uint32_t folded;
 	uint32_t wanted_count; /* number of gradients with `wanted` set */
 	bool folding;          /* a task is adding up the next gradients */
-	/* Sends of this chunk's parameters, indexed [parity of the version][worker]. */
-	struct publication *publications;
+	/* Sends of this chunk's parameters, by worker; each has two, by parity of the version. They
+	 * stay where they are when the job gets more workers (grow.c). */
+	struct publication **publications;
 	unsigned sends_out[2]; /* number of these sends under way, by parity */
 	/* sync: by slot: the slot's gradient, or the partial sum that begins with it */
 	float **sources;
@@ -431,6 +436,7 @@ struct tern_server {
 	 * one, if it has a higher number. */
 	struct tern_view view, next_view;
 	bool failed_last; /* the last worker that was lost has failed by itself */
+	bool no_workers;  /* the job goes back since no worker is left */
 	struct tern_timer back_timer;
 	struct member_link *member_links; /* members.c */
 	uint32_t member_link_count;
@@ -669,37 +675,6 @@ void lease_maybe_done(struct tern_server *s);
  * although they are here, or come from another worker. */
 void lease_refuse_extra(struct chunk *c, struct server_peer *from, uint32_t slot,
 	uint64_t first, uint64_t last);
-
-/* change.c */
-/* Server 0 has heard how fast a worker is: perhaps a slot should move. */
-void change_maybe_balance(struct tern_server *s);
-/* A worker wants the place of a lost one, during the steps. */
-void change_on_join(struct server_peer *p, uint32_t index, const json_t *message);
-void change_on_ready(struct server_peer *p, const json_t *message);
-void change_on_pause(struct server_peer *zero, const json_t *message);
-void change_on_pausing(struct server_peer *server, const json_t *message);
-void change_on_paused(struct server_peer *server, const json_t *message);
-void change_on_change(struct server_peer *zero, const json_t *message);
-void change_on_gave(struct server_peer *worker, const json_t *message);
-/* True if a worker's message must wait for the end of the change under way, or for a decision of
- * server 0 that is not known here yet: change_keep() keeps it. */
-bool change_delays(const struct server_peer *p, const json_t *message);
-void change_keep(struct server_peer *p, const json_t *message);
-/* Handles the messages that were kept and need not wait any more. */
-void change_hear_kept(struct tern_server *s);
-/* True if another server must not end yet: server 0 may have let in a worker that waits for
- * that here. When it has not, the worker goes, or server 0 does. */
-bool change_is_awaited(const struct tern_server *s);
-/* True if no chunk may be made of this version yet. */
-bool change_holds(const struct tern_server *s, uint64_t version);
-/* True if the steps stop at this version, and no gradient for it may be received. */
-bool change_stops(const struct tern_server *s, uint64_t version);
-/* A chunk of this server has a new version, and is HOLDING it. */
-void change_step_made(struct tern_server *s);
-/* A worker that is `returning` has failed, or its connection has ended. */
-void change_left(struct server_peer *p, const char *text);
-/* True if requests or chunks still refer to the `replaced` worker. */
-bool change_needs(const struct server_peer *p);
 
 /* start.c */
 /* Number of answers "again" of server 0 in a row, a second apart, after which the

@@ -196,16 +196,32 @@ static int make_state(struct chunk *c)
 	return r < 0 ? r : tern_updater_chunk_new(s->opts.updater, &opts, &c->kept);
 }
 
+int chunk_make_publications(struct chunk *c, uint32_t first, uint32_t end)
+{
+	struct publication **grown =
+		realloc(c->publications, end * sizeof(*c->publications));
+
+	if (!grown)
+		return -ENOMEM;
+	c->publications = grown;
+	for (uint32_t i = first; i < end; i++)
+		grown[i] = calloc(2, sizeof(*grown[i]));
+	for (uint32_t i = first; i < end; i++)
+		if (!grown[i])
+			return -ENOMEM;
+	return 0;
+}
+
 static int make_lists(struct chunk *c)
 {
 	const struct tern_ps_job *job = &c->server->job;
+	int r = chunk_make_publications(c, 0, job->workers);
 
-	c->publications = calloc(2ull * job->workers, sizeof(*c->publications));
-	if (job->mode == TERN_MODE_ASYNC)
-		return c->publications ? async_init(c) : -ENOMEM;
+	if (r < 0 || job->mode == TERN_MODE_ASYNC)
+		return r < 0 ? r : async_init(c);
 	c->gradients = calloc(job->slots, sizeof(*c->gradients));
 	c->sources = calloc(job->slots, sizeof(*c->sources));
-	return c->publications && c->gradients && c->sources ? 0 : -ENOMEM;
+	return c->gradients && c->sources ? 0 : -ENOMEM;
 }
 
 static void name_chunk(struct tern_server *s, struct chunk *c, uint32_t number)
@@ -474,6 +490,8 @@ static void fini_chunk(struct chunk *c)
 	free(c->segments);
 	free(c->gradients);
 	free(c->sources);
+	for (uint32_t i = 0; c->publications && i < s->job.workers; i++)
+		free(c->publications[i]);
 	free(c->publications);
 }
 
@@ -566,8 +584,7 @@ static void published(struct tern_req *req)
 {
 	struct publication *p = req->arg;
 	struct chunk *c = p->chunk;
-	struct server_peer *worker =
-		c->server->workers[(p - c->publications) % c->server->job.workers];
+	struct server_peer *worker = c->server->workers[p->worker];
 
 	if (req->status < 0)
 		tern_talk_failed(&worker->talk, req->status);
@@ -587,12 +604,12 @@ void chunk_publish_to(struct chunk *c, uint64_t version, struct server_peer *wor
 		: has_bf16(c) ? &c->w[0]
 			      : &c->w[parity],
 		bf16);
-	struct publication *p =
-		&c->publications[parity * c->server->job.workers + worker->index];
+	struct publication *p = &c->publications[worker->index][parity];
 
 	if (c->server->over || worker->gone)
 		return;
 	p->chunk = c;
+	p->worker = worker->index;
 	p->parity = parity;
 	p->req.done = published;
 	p->req.arg = p;

@@ -207,10 +207,9 @@ void start_wait(struct tern_server *s)
 
 /* ---- workers that do not come ---- */
 
-/* Puts a peer without a connection in the worker's place. */
-static int set_absent(
-	struct tern_server *s, uint32_t index, const struct server_peer *present)
+int start_set_absent(struct tern_server *s, uint32_t index)
 {
+	const struct server_peer *present = start_find_present(s);
 	struct server_peer *p = calloc(1, sizeof(*p));
 
 	if (!p)
@@ -230,7 +229,6 @@ static void begin_without(struct tern_timer *timer)
 {
 	struct tern_server *s =
 		tern_container_of(timer, struct tern_server, absent_timer);
-	const struct server_peer *present;
 	char names[200] = "";
 	size_t n = 0;
 	int r = 0;
@@ -241,8 +239,7 @@ static void begin_without(struct tern_timer *timer)
 		start_count_absent(s);
 		return;
 	}
-	present = start_find_present(s);
-	if (!present || s->joined_count == s->job.workers)
+	if (!start_find_present(s) || s->joined_count == s->job.workers)
 		return;
 	for (uint32_t i = 0; i < s->job.workers && n + 20 < sizeof(names); i++)
 		if (!s->workers[i])
@@ -252,7 +249,7 @@ static void begin_without(struct tern_timer *timer)
 		s, "begins without %s: slots of absent workers go to the others", names);
 	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)
 		if (!s->workers[i])
-			r = set_absent(s, i, present);
+			r = start_set_absent(s, i);
 	if (r < 0) {
 		server_fail(s, r, "no memory to begin without a worker");
 		return;

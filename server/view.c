@@ -19,6 +19,9 @@
 
 #include <stdio.h>
 
+/* The number of a view is at most so much above that of the view before. */
+#define NUMBER_STEP 1024u
+
 /* ---- which view is the newest ---- */
 
 static void say_view(struct server_peer *worker)
@@ -54,7 +57,7 @@ static void take(struct tern_server *s, const struct tern_view *view)
 	}
 }
 
-/* True if the worker's job is another one than this server's, whatever their servers. */
+/* True if the worker's job is another one than this server's, whatever their views. */
 static bool is_other_job(const struct server_peer *worker, const struct tern_ps_job *job,
 	struct tern_ps_text *why)
 {
@@ -62,6 +65,7 @@ static bool is_other_job(const struct server_peer *worker, const struct tern_ps_
 	struct tern_ps_job same = *job;
 
 	same.server_count = s->job.server_count;
+	same.workers = s->job.workers;
 	return tern_ps_job_differs(&s->job, &same, tern_peer_name(worker->peer), why);
 }
 
@@ -79,10 +83,12 @@ bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job,
 	}
 	if (!s->has_job || s->job.view == job->view)
 		return true;
-	if (job->view > s->view.number && !s->running) {
-		tern_view_of_job(job, &view);
+	tern_view_of_job(job, &view);
+	/* The job has gone back, and on without the process that knew of one worker more. */
+	if (s->running && tern_view_has_servers_of(&view, &s->job))
+		return true;
+	if (job->view > s->view.number && !s->running)
 		take(s, &view);
-	}
 	/* The workers of the job that this server has leave it, since its view is older. */
 	guests_ask_later(worker);
 	return false;
@@ -147,6 +153,14 @@ void view_moved(struct tern_server *s, uint32_t number, const char *address)
 
 /* ---- the next view ---- */
 
+/* A number above that of the newest view. If server 0 is lost after it has told hardly anybody its last
+ * view, another server 0 makes one without knowing of it: random steps keep both from having the same
+ * number. Then the view with the higher number counts. */
+static uint32_t next_number(const struct tern_server *s)
+{
+	return s->view.number + 1 + (uint32_t)(tern_random(s->env) % NUMBER_STEP);
+}
+
 /* Makes the next view, or goes on with one that waits for its snapshot already. False: the present
  * one is not known. */
 static bool prepare_next(struct tern_server *s)
@@ -155,7 +169,7 @@ static bool prepare_next(struct tern_server *s)
 		return true;
 	if (!find_newest(s, &s->next_view))
 		return false;
-	s->next_view.number++;
+	s->next_view.number = next_number(s);
 	return true;
 }
 
@@ -216,6 +230,44 @@ bool view_on_removed(struct tern_server *s, const json_t *message)
 void view_drop(struct tern_server *s)
 {
 	s->next_view.number = 0;
+}
+
+/* ---- more workers ---- */
+
+void view_take_grown(struct tern_server *s, const struct tern_view *view)
+{
+	bool waits = s->next_view.number > s->view.number;
+
+	if (view->number > s->view.number)
+		s->view = *view;
+	tern_view_set_job(view, &s->job);
+	if (waits) { /* it is for the same servers as before */
+		s->next_view.number = next_number(s);
+		s->next_view.workers = view->workers;
+	}
+}
+
+void view_grow(struct tern_server *s)
+{
+	struct tern_view view;
+
+	tern_view_of_job(&s->job, &view);
+	view.number = next_number(s);
+	view_take_grown(s, &view);
+}
+
+void view_set_workers(
+	struct server_peer *worker, const struct tern_ps_job *job, uint32_t count)
+{
+	struct tern_server *s = worker->server;
+	struct tern_view view;
+
+	tern_view_of_job(job, &view);
+	view.number = next_number(s);
+	view.workers = count;
+	server_note(s, "the job has %u workers now", count);
+	take(s, &view);
+	say_view(worker);
 }
 
 /* ---- adding ---- */

@@ -87,6 +87,9 @@ static const struct option options[] = {
 	OPTION_END,
 };
 
+/* How long the first worker that comes to a job without workers waits for others at most. */
+#define FIRST_WORKER_NS TERN_NS_PER_S
+
 #define RECENT 16u /* number of progress reports that are kept */
 
 struct server_role {
@@ -108,6 +111,7 @@ struct server_role {
 	 * "": none, and find_resume() chooses. */
 	char told[4096];
 	bool has_begun;    /* the steps have begun once */
+	bool no_workers;   /* no worker was left when the job last went back */
 	char address[300]; /* where it listens; "": nowhere yet */
 	struct tern_server_history history;
 	struct servers members;            /* of --join */
@@ -244,6 +248,7 @@ static void begun(void *arg)
 	tern_server_stats(s->server, &stats);
 	role_back_done(&s->role);
 	s->has_begun = true;
+	s->no_workers = false;
 	s->recent_count = 0;
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
@@ -344,6 +349,7 @@ static bool goes_back(struct server_role *s, const char *text)
 
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
+	s->no_workers = s->no_workers || stats.no_workers;
 	s->view = *tern_server_view(s->server);
 	if (tern_server_zero(s->server))
 		snprintf(s->zero, sizeof(s->zero), "%s", tern_server_zero(s->server));
@@ -361,8 +367,9 @@ static bool goes_back(struct server_role *s, const char *text)
 	}
 	n = (size_t)snprintf(line, sizeof(line),
 		"the job goes on from what its servers have in memory, or else from "
-		"its newest snapshot, and waits up to %llu s for all its processes",
-		(unsigned long long)settings->server_wait_s);
+		"its newest snapshot, and waits up to %llu s for %s",
+		(unsigned long long)settings->server_wait_s,
+		s->no_workers ? "a worker" : "all its processes");
 	if (stats.server_count > 1)
 		snprintf(line + n, sizeof(line) - n,
 			". A server that is lost may come again on any host: tern server "
@@ -461,6 +468,14 @@ static const char *find_resume(const struct server_role *s)
 	return r == -ENOENT && !s->resumable ? snapshots->resume : snapshots->directory;
 }
 
+/* How long a job that goes back waits for workers once the first one has come. */
+static uint64_t absent_ns(const struct server_role *s)
+{
+	uint64_t timeout_ns = (uint64_t)(s->settings->worker_timeout_s * 1e9);
+
+	return s->no_workers ? TERN_MIN(timeout_ns, FIRST_WORKER_NS) : timeout_ns;
+}
+
 /* The options of the next server, but for its addresses. */
 static struct tern_server_opts server_opts(struct server_role *s)
 {
@@ -488,7 +503,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.returns = s->has_begun || settings->join,
 		.has_begun = s->has_begun,
 		.from_memory = s->memory,
-		.absent_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
+		.absent_ns = absent_ns(s),
 		.view = &s->view,
 		.zero = s->has_begun && *s->zero ? s->zero : NULL,
 		.index = s->index,

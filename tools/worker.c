@@ -39,7 +39,9 @@ static const struct option options[] = {
 		"addresses of all servers of the job, in the same order for all workers; "
 		"several addresses of one server are joined by +",
 		struct worker_settings, join),
-	OPTION(COUNT, "index", "I", "which worker this is, from 0",
+	OPTION(COUNT, "index", "I",
+		"which worker this is, from 0; the number of --workers or above adds a "
+		"worker to a job by hand with --snapshots",
 		struct worker_settings, index, .initial = "0", .max = 4095),
 	OPTION(COUNT, "wait", "S",
 		"seconds to keep trying to connect to a server that does not listen yet",
@@ -345,6 +347,9 @@ static void remove_interrupted(const struct worker_role *w)
 
 static const char *how_it_left(const struct tern_worker_results *results)
 {
+	if (results->job_waits)
+		return "it has left as the last worker: the servers keep the job in "
+		       "memory, and wait for another worker";
 	if (!results->was_last)
 		return "it has left, the job goes on";
 	return results->saved_path ? "it has saved the parameters and left, since no "
@@ -394,7 +399,7 @@ static void moved(void *arg, uint32_t server, const char *address)
 			address);
 }
 
-/* The job has other servers. */
+/* The job has other servers, or another number of workers. */
 static bool viewed(void *arg, const struct tern_view *view)
 {
 	struct worker_role *w = arg;
@@ -419,7 +424,7 @@ static void ended(void *arg, int status, const char *text,
 			remove_interrupted(w);
 	}
 	if (results->left) {
-		w->role.left = true;
+		w->role.left = !results->job_waits;
 		note(w, how_it_left(results));
 	} else if ((status == -EAGAIN || (results->cut && may_come_again(w))) &&
 		   goes_back(w, text, results->cut)) {
@@ -817,10 +822,12 @@ static int check(struct worker_settings *s, struct message *error)
 	if (!s->join)
 		snprintf(error->text, sizeof(error->text),
 			"--join is missing: the addresses of the servers");
-	else if (s->index >= s->job.workers)
+	else if (s->index >= s->job.workers && /* else it may be added to a running job */
+		 (s->server_wait_s == 0 || s->job.mode.kind != TERN_MODE_SYNC))
 		snprintf(error->text, sizeof(error->text),
 			"--index %llu: there are %llu workers (--workers), counted from "
-			"0",
+			"0; only a job in sync mode gets more, from workers with a "
+			"--server-wait above 0",
 			(unsigned long long)s->index, (unsigned long long)s->job.workers);
 	else
 		return 0;

@@ -17,7 +17,8 @@ static struct tern_view some_view(void)
 	struct tern_view view;
 
 	tern_view_of_job(
-		&(struct tern_ps_job){.servers = named, .server_count = 3}, &view);
+		&(struct tern_ps_job){.servers = named, .server_count = 3, .workers = 4},
+		&view);
 	view.number = 1;
 	tern_view_remove(&view, 1);
 	tern_view_add(&view, 7, "tcp://d:1");
@@ -28,6 +29,7 @@ static void assert_some(const struct tern_view *view)
 {
 	assert_int_equal(view->number, 1);
 	assert_int_equal(view->count, 3);
+	assert_int_equal(view->workers, 4);
 	assert_int_equal(tern_view_find(view, 0), 0);
 	assert_int_equal(tern_view_find(view, 1), UINT32_MAX);
 	assert_int_equal(tern_view_find(view, 2), 1);
@@ -68,9 +70,43 @@ static void test_a_view_comes_back_through_a_job(void **state)
 	tern_view_write_job(object, &job);
 	assert_true(tern_view_read_job(object, &read));
 	read.servers = view.servers;
+	read.workers = job.workers; /* the job's JSON has them beside its view */
 	tern_view_of_job(&read, &back);
 	assert_some(&back);
 	json_decref(object);
+}
+
+/* The number of workers is a property of each view but the first, which users have named. */
+static void test_a_job_has_the_workers_of_its_view(void **state)
+{
+	struct tern_ps_job job = {.server_count = 3, .workers = 2};
+	struct tern_view view = some_view();
+
+	(void)state;
+	tern_view_set_job(&view, &job);
+	assert_int_equal(job.workers, 4);
+	view.number = 0;
+	view.workers = 9;
+	tern_view_set_job(&view, &job);
+	assert_int_equal(job.workers, 4);
+}
+
+static void test_servers_are_compared_by_number_and_order(void **state)
+{
+	struct tern_ps_job job = {.servers = named, .server_count = 3};
+	struct tern_view view;
+
+	(void)state;
+	tern_view_of_job(&job, &view);
+	view.number = 1;
+	view.workers = 9;
+	assert_true(tern_view_has_servers_of(&view, &job));
+	tern_view_remove(&view, 1);
+	assert_false(tern_view_has_servers_of(&view, &job));
+	tern_view_add(&view, 1, "tcp://b:1");
+	assert_false(tern_view_has_servers_of(&view, &job));
+	tern_view_set_job(&view, &job);
+	assert_true(tern_view_has_servers_of(&view, &job));
 }
 
 /* Users of another host have named the servers by other addresses. */
@@ -91,25 +127,42 @@ static void test_malformed_views_are_refused(void **state)
 	static const char *const texts[] = {
 		"{}",
 		"{\"servers\":[\"a\"]}",
-		"{\"servers\":[],\"view\":1,\"numbers\":[],\"added\":[]}",
-		"{\"servers\":[\"a\"],\"view\":0,\"numbers\":[0],\"added\":[false]}",
-		"{\"servers\":[\"a\"],\"view\":-1,\"numbers\":[0],\"added\":[false]}",
-		"{\"servers\":[\"a\"],\"view\":1e300,\"numbers\":[0],\"added\":[false]}",
-		"{\"servers\":[\"a\"],\"view\":2147483648,\"numbers\":[0],\"added\":["
+		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":[false]}",
+		"{\"workers\":0,\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":"
+		"[false]}",
+		"{\"workers\":4097,\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],"
+		"\"added\":[false]}",
+		"{\"workers\":2,\"servers\":[],\"view\":1,\"numbers\":[],\"added\":[]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":0,\"numbers\":[0],\"added\":"
+		"[false]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":-1,\"numbers\":[0],"
+		"\"added\":[false]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":1e300,\"numbers\":[0],"
+		"\"added\":[false]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":2147483648,\"numbers\":[0],"
+		"\"added\":["
 		"false]}",
-		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[1],\"added\":[false]}",
-		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0,1],\"added\":[false]}",
-		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":[]}",
-		"{\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":[0]}",
-		"{\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,0],\"added\":["
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":1,\"numbers\":[1],\"added\":"
+		"[false]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":1,\"numbers\":[0,1],"
+		"\"added\":[false]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":"
+		"[]}",
+		"{\"workers\":2,\"servers\":[\"a\"],\"view\":1,\"numbers\":[0],\"added\":"
+		"[0]}",
+		"{\"workers\":2,\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,0],"
+		"\"added\":["
 		"false,"
 		"false]}",
-		"{\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,256],\"added\":["
+		"{\"workers\":2,\"servers\":[\"a\",\"b\"],\"view\":1,\"numbers\":[0,256],"
+		"\"added\":["
 		"false,"
 		"true]}",
-		"{\"servers\":[\"a\",\"\"],\"view\":1,\"numbers\":[0,1],\"added\":[false,"
+		"{\"workers\":2,\"servers\":[\"a\",\"\"],\"view\":1,\"numbers\":[0,1],"
+		"\"added\":[false,"
 		"true]}",
-		"{\"servers\":[\"a\",7],\"view\":1,\"numbers\":[0,1],\"added\":[false,"
+		"{\"workers\":2,\"servers\":[\"a\",7],\"view\":1,\"numbers\":[0,1],"
+		"\"added\":[false,"
 		"true]}",
 	};
 
@@ -130,6 +183,8 @@ int main(void)
 		cmocka_unit_test(test_numbers_stay),
 		cmocka_unit_test(test_a_view_comes_back),
 		cmocka_unit_test(test_a_view_comes_back_through_a_job),
+		cmocka_unit_test(test_a_job_has_the_workers_of_its_view),
+		cmocka_unit_test(test_servers_are_compared_by_number_and_order),
 		cmocka_unit_test(test_named_servers_are_where_the_user_says),
 		cmocka_unit_test(test_malformed_views_are_refused),
 	};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of jobs that cannot start or continue. If a job must end, the end and its cause
  * must be reported to every remaining process. */
+#include "server/membership.h"
 #include "tests/server/train_bed.h"
 
 #include <errno.h>

@@ -48,8 +48,10 @@ class Hand:
     def address(server):
         return server.wait_event(is_event("listening"))["address"]
 
-    def worker(self, index):
-        return job.Job("worker", *self.common, "--join", ",".join(self.addresses), *self.wait, "--index", index, "--json")
+    def worker(self, index, *more):
+        """The last one of equal options counts."""
+        return job.Job("worker", *self.common, "--join", ",".join(self.addresses), *self.wait, "--index", index, *more,
+                       "--json")
 
     def lose(self, role, index, how):
         """Ends a process, and waits for its end."""
@@ -155,7 +157,8 @@ def job_goes_on_from_memory_without_its_last_worker():
 
 
 def job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue():
-    """The step that it went on at is not that of a snapshot, so --resume would be refused."""
+    """The step that it went on at is not that of a snapshot, so --resume would be refused. The servers, which keep the
+    job in memory when its last worker leaves, are asked to end, too."""
     global EVERY
     every, EVERY = EVERY, STEPS
     hand = Hand("no-snapshot", "tcp", workers=1)
@@ -169,8 +172,78 @@ def job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue():
     hand.workers[0].process.send_signal(signal.SIGTERM)
     assert hand.workers[0].end() == 128 + signal.SIGTERM, hand.workers[0].error
     for server in hand.servers:
-        assert server.end() == 1, server.error
+        server.wait_event(is_event("back"))
+        server.process.send_signal(signal.SIGTERM)
+    for server in hand.servers:
+        assert server.end() == 128 + signal.SIGTERM, server.error
     assert not list(hand.snapshots.glob("*.json"))
+
+
+def comes(hand, index):
+    return hand.servers[0].wait_event(lambda e: e["event"] == "came" and e["worker"] == index)["text"]
+
+
+def workers_are_added_to_a_job():
+    """A job of one worker gets two more, by the same command with the next numbers, although the second one is started
+    first. Then its first worker is killed, and comes again by the command with which it began."""
+    for fabric in "tcp", "shm":
+        hand = Hand(f"more-workers-{fabric}", fabric, workers=1)
+        hand.workers[0].wait_event(makes_steps)
+        hand.workers.append(hand.worker(2))
+        hand.servers[0].wait_event(lambda e: "worker 2 waits until the job has a worker 1" in e.get("text", ""))
+        hand.workers.append(hand.worker(1))
+        assert re.search(r"from step \d+ on 2 of 5 slots are its", comes(hand, 1))
+        assert re.search(r"from step \d+ on 1 of 5 slots are its", comes(hand, 2))
+        hand.lose("workers", 0, signal.SIGKILL)
+        hand.servers[0].wait_event(is_event("lost"))
+        hand.workers[0] = hand.worker(0)
+        comes(hand, 0)
+        status = job.finish("status", "--join", hand.addresses[0], "--json").last
+        assert status["job"]["workers"] == 3, status
+        hand.end()
+        assert not any(e["event"] == "back" for p in hand.servers for e in p.events)
+
+
+def job_waits_without_workers():
+    """Both workers are asked to end. The servers keep the job, and say so; other workers go on at the same step, of
+    which there are more."""
+    hand = Hand("no-workers", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    hand.workers[0].wait_event(makes_steps)
+    for worker in hand.workers:
+        worker.process.send_signal(signal.SIGTERM)
+    for worker in hand.workers:
+        assert worker.end() == job.REQUEUE, worker.error
+        assert any("keep the job in memory, and wait for another worker" in e.get("text", "") for e in worker.events)
+    assert [f.name for f in hand.save.iterdir()] == ["interrupted.safetensors"]
+    for server in hand.servers:
+        assert "waits up to 60 s for a worker" in server.wait_event(is_event("back"))["text"]
+    retry(lambda: job.finish("status", "--join", hand.addresses[0], "--json"))
+    hand.workers = [hand.worker(i, "--workers", 3) for i in (2, 0, 1)]
+    for server in hand.servers:
+        server.wait_event(lambda e: e.get("text", "").endswith("which all servers have in memory"))
+    hand.end()
+    assert notes(hand.servers[0], "the job has 3 workers now"), hand.servers[0].events
+
+
+def only_a_job_by_hand_with_snapshots_gets_more_workers():
+    said = "the job has 1 workers and cannot have worker 1"
+    for more in ["--workers", 1], ["--server-wait", 0]:
+        hand = Hand("fixed", "tcp", servers=1, workers=1, more=more)
+        hand.workers[0].wait_event(makes_steps)
+        job.refused("worker", *hand.common, "--join", hand.addresses[0], "--index", 1, code=1,
+                    says=["whose servers have --snapshots and no --workers"])
+        for process in *hand.servers, *hand.workers:
+            process.kill()
+    hand = Hand("worker-that-cannot", "tcp", servers=1, workers=0)
+    common = ["worker", *options("--servers", 1, "--workers", 1, "--fabric", "tcp"), "--join", hand.addresses[0], "--json"]
+    first = job.Job(*common, "--index", 0, "--server-wait", 0)
+    first.wait_event(makes_steps)
+    job.refused(*common[:-1], "--index", 1, code=1, says=[said])
+    for more in ["--server-wait", 0], ["--mode", "async"]:
+        job.refused(*common[:-1], "--index", 1, *more, says=["--index 1", "counted from 0"])
+    for process in first, *hand.servers:
+        process.kill()
 
 
 def those_that_wait_in_vain_end():
@@ -348,6 +421,7 @@ def a_new_server_needs_a_number_and_time():
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          job_goes_on_from_memory_without_its_last_worker,
          job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
+         workers_are_added_to_a_job, job_waits_without_workers, only_a_job_by_hand_with_snapshots_gets_more_workers,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,

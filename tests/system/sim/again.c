@@ -362,6 +362,20 @@ static void start_worker(struct job *j, struct member *m)
 	job_start_worker(j, m, index, !lost);
 }
 
+struct member *job_add_next_worker(struct job *j)
+{
+	unsigned index = j->count - j->servers;
+	struct member *m = &j->members[j->count];
+
+	if (j->count == MEMBERS_MAX || job_is_complete(j))
+		return NULL;
+	j->count++;
+	know_servers(j, m);
+	m->returned = true; /* and may come too late */
+	job_start_worker(j, m, index, false);
+	return m;
+}
+
 static void wake_up(struct tern_sim_event *event)
 {
 	free(event);

@@ -17,6 +17,9 @@ bool job_is_removed(const struct job *j, const struct member *m);
 /* A user lets server 0 remove a server, which may be lost. False: not now, as server 0 refuses, or the
  * server may be the only one that knows where a third one is. */
 bool job_remove(struct job *j, unsigned number);
+/* A user starts a worker of the next number that no worker of the job has had, as the first ones were
+ * started. NULL: there is no room for it. */
+struct member *job_add_next_worker(struct job *j);
 /* Makes the simulator call job_disturb() at that time. */
 void job_call_at(struct job *j, uint64_t at_ns);
 

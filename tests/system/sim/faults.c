@@ -111,6 +111,22 @@ static bool ask_worker(struct member *m)
 	return true;
 }
 
+static bool ask_workers(struct job *j)
+{
+	struct member *m;
+	bool any = false;
+
+	while ((m = pick(j, j->servers, j->count - j->servers)))
+		any = ask_worker(m);
+	return any;
+}
+
+static bool add_worker(struct job *j, struct fault *fault)
+{
+	fault->victim = job_add_next_worker(j);
+	return fault->victim;
+}
+
 /* A time that is mostly short, and in some seeds longer than the limits of the job. */
 static uint64_t some_time(const struct job *j)
 {
@@ -304,6 +320,10 @@ static bool inject(struct job *j, struct fault *fault)
 		return kill_all(j, j->servers, j->count - j->servers);
 	case FAULT_WORKER_ASKED:
 		return ask_worker(pick_worker(j));
+	case FAULT_WORKERS_ASKED:
+		return ask_workers(j);
+	case FAULT_WORKER_ADDED:
+		return add_worker(j, fault);
 	case FAULT_WORKER_STANDS:
 		return let_stand(j, fault, pick_worker(j));
 	case FAULT_SERVER_STANDS:
@@ -411,6 +431,8 @@ bool fault_recovers(const struct job *j, const struct fault *fault)
 	case FAULT_WORKER_KILLED:
 	case FAULT_WORKERS_KILLED:
 	case FAULT_WORKER_ASKED:
+	case FAULT_WORKERS_ASKED:
+	case FAULT_WORKER_ADDED:
 		return has_free_place(j);
 	case FAULT_WORKER_STANDS:
 	case FAULT_SERVER_STANDS:

@@ -18,6 +18,9 @@
 	X(WORKER_KILLED, "wrk-killed", "a worker is killed, and another one is left")    \
 	X(WORKERS_KILLED, "last-killed", "all workers are killed, so the last one, too") \
 	X(WORKER_ASKED, "wrk-asked", "a worker is asked to end")                         \
+	X(WORKERS_ASKED, "last-asked",                                                   \
+		"all workers are asked to end, so the last one, too")                    \
+	X(WORKER_ADDED, "wrk-added", "a worker of a number beyond the others' comes")    \
 	X(WORKER_STANDS, "wrk-stands",                                                   \
 		"a worker stands still, perhaps until it is lost")                       \
 	X(SERVER_STANDS, "srv-stands", "a server stands still for a time")               \
@@ -47,7 +50,8 @@ struct fault {
 	bool first;
 	bool injected;
 	struct member
-		*victim;   /* a server that is to be removed or added; NULL: none is */
+		*victim;   /* a server that is to be removed or added, or a worker that is
+		            * added; NULL: none is */
 	uint64_t step;     /* of server 0, when the fault was injected */
 	uint64_t until_ns; /* end of what lasts for a time */
 };

@@ -160,8 +160,7 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	history = (struct history){.job = j, .disk = tern_sim_disk_new(j->sim)};
 	j->servers = 2 + (unsigned)history_below(2) + count_of(FAULT_REMOVED) +
 		     count_of(FAULT_LOST_REMOVED) + count_of(FAULT_ADDED);
-	/* If all but one of the workers are lost, and that one is asked to end, the job ends. */
-	j->workers = 2 + (unsigned)history_below(3) + 2 * count_of(FAULT_WORKER_ASKED);
+	j->workers = 2 + (unsigned)history_below(3);
 	j->reconnect_ns = TERN_NS_PER_MS * (2 + history_below(100));
 	history_keep(j);
 	j->snapshots.keep = 3;

@@ -3,7 +3,8 @@
  * Jobs whose servers change often (server/view.c): servers are removed, also lost ones, and added
  * again, one after the other or at once. Meanwhile server 0 is killed while a view is handed on,
  * and so are other servers; and workers are killed or stand still, so that they come with an old list of
- * servers.
+ * servers. Workers of new numbers come at any time, so that views of servers and of workers follow
+ * each other, and all workers are asked to end, or killed.
  */
 #include "tests/system/sim/scenario.h"
 
@@ -29,6 +30,7 @@ static struct {
 	unsigned instants;    /* until then, once the job goes on */
 	bool at_once;         /* it does not wait for that */
 	uint32_t views;       /* the job has had so many new ones */
+	uint32_t newest;      /* number of the last one */
 	/* The server 0 that has agreed to remove a server and has not made the next view yet, and the
 	 * number of the view before; NULL: none has. */
 	const struct tern_server *decider;
@@ -44,7 +46,9 @@ static enum fault_kind choose_kind(void)
 	static const enum fault_kind kinds[] = {FAULT_REMOVED, FAULT_REMOVED,
 		FAULT_LOST_REMOVED, FAULT_ADDED, FAULT_ADDED, FAULT_ADDED,
 		FAULT_ZERO_KILLED, FAULT_ZERO_KILLED, FAULT_SERVER_KILLED,
-		FAULT_WORKER_KILLED, FAULT_WORKER_STANDS};
+		FAULT_WORKER_KILLED, FAULT_WORKER_STANDS, FAULT_WORKER_ADDED,
+		FAULT_WORKER_ADDED, FAULT_WORKER_ADDED, FAULT_WORKERS_ASKED,
+		FAULT_WORKERS_KILLED};
 
 	return kinds[history_below(TERN_ARRAY_SIZE(kinds))];
 }
@@ -138,6 +142,8 @@ static void act(struct job *j)
 {
 	struct fault *fault = &play.acts[play.next];
 	uint32_t number = newest_number(j);
+	/* If it does not know the newest view, that one may count instead of its own. */
+	bool zero_knows = j->members[0].server->view.number == number;
 
 	if (fault->kind == FAULT_ADDED) {
 		fault->victim = find_removed(j);
@@ -146,7 +152,7 @@ static void act(struct job *j)
 	}
 	if (!fault_inject(j, fault))
 		return;
-	if (fault->kind == FAULT_REMOVED)
+	if (fault->kind == FAULT_REMOVED && zero_knows)
 		expect_view(j, number);
 	wait_for_next();
 }
@@ -156,7 +162,8 @@ static bool live(void *arg)
 	struct job *j = arg;
 	bool ended;
 
-	play.views = TERN_MAX(play.views, newest_number(j));
+	play.views += newest_number(j) > play.newest;
+	play.newest = TERN_MAX(play.newest, newest_number(j));
 	if (!j->broken) {
 		check_removal(j);
 		check_servers(j);
@@ -179,11 +186,14 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	j->reconnect_ns = TERN_NS_PER_MS * (2 + history_below(50));
 	history_keep(j);
 	play.count = 5 + (unsigned)history_below(ACTS_MAX - 4);
-	play.next = play.views = 0;
+	play.next = play.views = play.newest = 0;
 	play.decider = NULL;
 	for (unsigned i = 0; i < play.count; i++)
 		play.acts[i] = (struct fault){.kind = choose_kind()};
 	play.acts[0].kind = FAULT_REMOVED;
+	play.acts[1].kind = FAULT_WORKER_ADDED;
+	if (history_below(2))
+		play.acts[2].kind = FAULT_WORKERS_ASKED;
 	play.instants = (unsigned)history_below(30);
 	job_start(j, data);
 	tern_sim_run(j->sim, live, j, 30 * TERN_NS_PER_S);
