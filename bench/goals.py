@@ -363,6 +363,8 @@ def recovery():
                 ("server", "a server of two, by hand", "detection and reading", "100 MB", 2),
                 ("train-server", "a server of two, tern train", "detection and reading", "1 MB", 2),
                 ("train-server", "a server of two, tern train", "detection and reading", "100 MB", 2),
+                ("followed-server", "a server of two with a follower, tern train", "detection", "1 MB", 2),
+                ("followed-server", "a server of two with a follower, tern train", "detection", "100 MB", 2),
                 ("last-worker", "the only worker, tern train", "detection and reading", "1 MB", None))]
 
 

@@ -130,8 +130,15 @@ class NullJob:
         for index in range(self.workers):
             self.start_worker(index)
 
-    def by_launcher(self):
-        self.take(("train", 0), self.start("train", *self.options, *self.snapshots))
+    def by_launcher(self, *more):
+        self.take(("train", 0), self.start("train", *self.options, *self.snapshots, *more))
+
+    def await_followers(self):
+        """Waits until the follower of each server that `tern train` has started has all of its server's share."""
+        told = "takes its place when that is lost"
+        launcher = self.processes["train", 0]
+        self.until(lambda: len({e["who"] for e in list(launcher.events) if told in e.get("text", "")}) == self.servers,
+                   "a follower of each server")
 
     def all(self):
         return [*self.processes.values(), *self.former]
@@ -175,11 +182,12 @@ class NullJob:
 
 
 def children(pid):
-    """{name: pid} of the processes that `pid` has started, by what `ps -o comm` shows."""
+    """{name: pid} of the processes that `pid` has started, by what `ps -o comm` shows, without followers."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
-            found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+            if b"--follow" not in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
         except OSError:
             continue  # it has just ended
     return found

@@ -33,7 +33,8 @@ RECOVERY_ABOUT = (
     "small model, and every {large} of the large one. The models are those of the question `snapshots`. At an "
     "arbitrary moment after a snapshot one process is killed (SIGKILL), {kills} times in a round. By hand, each "
     "process is started by itself, and a server that was killed is started again at once, at another port. With `tern "
-    "train`, each kill is of a new job, and the launcher starts the killed process again. A time lasts from the kill "
+    "train`, each kill is of a new job, and the launcher starts the killed process again, or the follower of a killed "
+    "server takes its place (`--replicas 2`), and no step is made again. A time lasts from the kill "
     "until a worker has the parameters after a new step: one that was not made before, and in which the killed process can "
     "have had no part. (A step that is being made at the kill may still be completed; the next one counts.) "
     "new_step_s is the median of these times in a round, and worst_s the longest one, so the greatest number in "
@@ -70,6 +71,7 @@ def snapshots(plan):
 # [(WHO of tern_recovery.py, in words, models)]
 LOST = [("worker", "a worker of two, by hand", ("small",)), ("server", "a server of two, by hand", ("small", "large")),
         ("train-server", "a server of two, tern train", ("small", "large")),
+        ("followed-server", "a server of two with a follower, tern train", ("small", "large")),
         ("last-worker", "the only worker, tern train", ("small",))]
 
 

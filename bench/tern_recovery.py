@@ -123,6 +123,17 @@ class Drill:
     def last_worker(self):
         self.by_launcher("tern-worker 0", 1)
 
+    def followed_server(self):
+        """A server of `tern train`, whose follower takes its place. Each kill is of a new job, as above."""
+        for _ in range(self.options.kills):
+            job = self.new_job()
+            job.by_launcher("--replicas", 2)
+            self.await_snapshot()
+            job.await_followers()
+            launcher = job.processes["train", 0]
+            self.follow(self.kill(null_job.children(launcher.process.pid)["tern-server 1"]), "restart")
+            job.end()
+
     # ---- figures ----
 
     def reload_s(self):
@@ -145,7 +156,7 @@ class Drill:
 
 AGAIN = "started again"  # the point of a worker that was killed and comes again: from its start on
 WHO = {"worker": Drill.worker, "server": Drill.server, "train-server": Drill.train_server,
-       "last-worker": Drill.last_worker}
+       "last-worker": Drill.last_worker, "followed-server": Drill.followed_server}
 
 
 def line_of(point, kills, reload_s):

@@ -111,6 +111,7 @@ void session_back_join(
 	opts->returns = b->limit_ns > 0;
 	opts->has_begun = b->has_begun;
 	opts->begun = begun;
+	opts->places = b->places;
 	opts->moved = moved;
 	opts->viewed = viewed;
 	job->servers = b->view->servers;
@@ -363,7 +364,8 @@ int session_back_init(struct tern_session *s, const float *const *given)
 		return 0;
 	b->wait_ns = (uint64_t)s->opts.server_wait_s * TERN_NS_PER_S;
 	b->view = malloc(sizeof(*b->view));
-	if (!b->view || copy_given(s, given) < 0)
+	b->places = calloc(TERN_SERVERS_MAX, sizeof(*b->places));
+	if (!b->view || !b->places || copy_given(s, given) < 0)
 		return session_complain(
 			s, -ENOMEM, "no memory for what the session keeps to go back");
 	tern_view_of_job(&s->job, b->view);
@@ -376,4 +378,5 @@ void session_back_fini(struct tern_session *s)
 		free(s->back.given[i]);
 	free(s->back.given);
 	free(s->back.view);
+	free(s->back.places);
 }

@@ -85,6 +85,7 @@ struct session_back {
 	uint64_t first_cut_ns;
 	struct tern_view
 		*view; /* the servers, where they are now; job.servers: those of `join` */
+	struct tern_worker_place *places; /* where else they may be, by number */
 	/* By the tensors' places in the job: copies of given initial values; NULL: there are
 	 * none. The job may go back to its first step. */
 	float **given;

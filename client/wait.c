@@ -3,7 +3,7 @@
  * Reports what this worker waits for, when it has done no step for QUIET_NS, and again
  * after twice that time, four times, and so on. A worker that has no slot yet makes no
  * steps and reports nothing. A worker of a job that has not begun for so long leaves a server that
- * another one has replaced.
+ * another one may have replaced (places.c).
  */
 #include "client/worker_state.h"
 
@@ -99,7 +99,7 @@ static void fire(struct tern_timer *timer)
 		worker_wait_start(w);
 		return;
 	}
-	if (!w->begun && worker_follow_successor(w))
+	if (!w->begun && places_turn_at_last(w))
 		return;
 	name_cause(w, cause, sizeof(cause));
 	snprintf(text, sizeof(text), "no step for %llu s: this worker waits for %s",

@@ -70,6 +70,7 @@ static void close_all(struct tern_worker *w, const char *type)
 	tern_timer_clear(w->opts.ctx, &w->leave_timer);
 	tern_timer_clear(w->opts.ctx, &w->wait_timer);
 	tern_timer_clear(w->opts.ctx, &w->save_timer);
+	places_end(w);
 	report_say(w);
 	slots_revoke(w);
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
@@ -398,51 +399,6 @@ static void forget(struct worker_server *s)
 		s->number);
 }
 
-/* Begins anew, if the worker can, with a server at another address. */
-static void follow(struct tern_worker *w, uint32_t i, const char *address)
-{
-	if (w->opts.moved)
-		w->opts.moved(w->opts.arg, w->servers[i].number, address);
-	if (w->opts.goes_back && !w->begun && w->state <= WORKER_RUNNING)
-		worker_give_up(w, -EAGAIN, "server %u is at %s now", w->servers[i].number,
-			address);
-}
-
-bool worker_follow_successor(struct tern_worker *w)
-{
-	for (uint32_t i = 0; i < w->job.server_count; i++)
-		if (*w->servers[i].successor && w->opts.goes_back &&
-			w->state <= WORKER_RUNNING) {
-			follow(w, i, w->servers[i].successor);
-			return true;
-		}
-	return false;
-}
-
-/* A server's new address is known. */
-static void moved(struct worker_server *from, const json_t *message)
-{
-	struct tern_worker *w = from->worker;
-	const char *address = json_string_value(json_object_get(message, "address"));
-	const json_t *number = json_object_get(message, "server");
-	uint32_t i = 0;
-
-	while (i < w->job.server_count &&
-		w->servers[i].number != json_integer_value(number))
-		i++;
-	if (!json_is_integer(number) || i == w->job.server_count || !address ||
-		strlen(address) >= sizeof(w->job.servers[0]) ||
-		strcmp(address, w->job.servers[i]) == 0)
-		return;
-	/* This may be the same server by another address, or the one that has welcomed this worker
-	 * is a former one that has woken up: then the steps do not begin. */
-	if (w->servers[i].welcome)
-		snprintf(w->servers[i].successor, sizeof(w->servers[i].successor), "%s",
-			address);
-	else
-		follow(w, i, address);
-}
-
 /* A server refuses this worker. */
 static void refused(struct worker_server *s, const json_t *message)
 {
@@ -451,7 +407,8 @@ static void refused(struct worker_server *s, const json_t *message)
 	bool later = json_is_true(json_object_get(message, "later"));
 	bool ending = json_is_true(json_object_get(message, "ending"));
 	int status = later ? or_again(w, -EINVAL) : -EINVAL;
-
+	if (status == -EAGAIN && places_look_elsewhere(s))
+		return;
 	worker_give_up(w, ending && w->opts.goes_back ? -EAGAIN : status,
 		"server %u refused this worker: %s", s->number,
 		text ? text : "no reason given");
@@ -544,7 +501,9 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "refused") == 0) {
 		refused(s, message);
 	} else if (strcmp(type, "address") == 0) {
-		moved(s, message);
+		places_on_address(w, message);
+	} else if (strcmp(type, "follower") == 0) {
+		places_on_follower(s, message);
 	} else if (strcmp(type, "view") == 0) {
 		viewed(s, message);
 	} else if (strcmp(type, "lost") == 0) {
@@ -588,11 +547,31 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	}
 }
 
+/* The connection to a server that has welcomed this worker has ended. Perhaps the server works, and
+ * only the path from this worker to it has failed. So this worker gives up alone: if the server has
+ * failed, the other workers notice it. */
+static void gone(struct worker_server *s, int status)
+{
+	struct tern_worker *w = s->worker;
+	bool again = may_go_back(w);
+
+	if (again)
+		places_turn(s);
+	worker_give_up(w,
+		again    ? -EAGAIN
+		: status ? status
+			 : -EPIPE,
+		"server %u at %s is gone: %s%s", s->number, w->job.servers[s->index],
+		status ? tern_status_text(status) : "it left too early",
+		w->job.workers > 1 ? ", or it goes on without this worker" : "");
+}
+
 static void server_event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
 	struct worker_server *s = arg;
 	struct tern_worker *w = s->worker;
+	bool again = (s->up || w->opts.returns) && may_go_back(w);
 	char why[200];
 
 	s->up = s->up || event == TERN_PEER_UP;
@@ -603,24 +582,15 @@ static void server_event(
 	/* If this worker was asked to leave, the server probably was, too. Then the job
 	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
-	if (!s->welcome && status)
-		worker_give_up(w,
-			(s->up || w->opts.returns) && may_go_back(w) ? -EAGAIN : status,
-			"server %u at %s: cannot be reached: %s", s->number,
-			w->job.servers[s->index],
-			tern_peer_why(peer, status, why, sizeof(why)));
-	/* Perhaps the server works, and only the path from this worker to it has failed.
-	 * So this worker gives up alone: if the server has failed, the other workers
-	 * notice it. */
-	else
-		worker_give_up(w,
-			may_go_back(w) ? -EAGAIN
-			: status       ? status
-				       : -EPIPE,
-			"server %u at %s is gone: %s%s", s->number,
-			w->job.servers[s->index],
-			status ? tern_status_text(status) : "it left too early",
-			w->job.workers > 1 ? ", or it goes on without this worker" : "");
+	if (!s->welcome && status) {
+		if (!again || !places_look_elsewhere(s))
+			worker_give_up(w, again ? -EAGAIN : status,
+				"server %u at %s: cannot be reached: %s", s->number,
+				w->job.servers[s->index],
+				tern_peer_why(peer, status, why, sizeof(why)));
+	} else {
+		gone(s, status);
+	}
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
@@ -811,6 +781,7 @@ int tern_worker_new(const struct tern_worker_opts *opts, struct tern_worker **ou
 	}
 	spare_init(w);
 	worker_wait_start(w);
+	places_start(w);
 	*out = w;
 	return 0;
 }

@@ -76,6 +76,14 @@ struct tern_worker_pools {
 	struct tern_pool *values, *bf16;
 };
 
+/* Where a server may be, besides its address in the job (places.c). */
+struct tern_worker_place {
+	char address[128]; /* "": no other place is known */
+	/* A server that welcomes the worker at its address in the job is the right one. */
+	bool is_fallback;
+	uint32_t turns; /* from one to the other, since steps were made last */
+};
+
 struct tern_worker_opts {
 	struct tern_domain *domain;
 	struct tern_context *ctx;
@@ -98,6 +106,10 @@ struct tern_worker_opts {
 	 * ended() has -EAGAIN for that, too. */
 	bool returns;
 	bool has_begun; /* the job's steps have begun for such a worker */
+	/* By server number, TERN_SERVERS_MAX of them: where else a server may be. The worker reads
+	 * and writes them, and the next one needs them as they are then; all zero for the first one.
+	 * Owned by the caller; used until ended(). NULL: only if not goes_back. */
+	struct tern_worker_place *places;
 	/* Memory of a former worker of the same job (tern_worker_free_for_next()), which this one
 	 * takes over, also if it cannot be made; NULL: it makes its own. */
 	struct tern_worker_pools *pools;
@@ -130,9 +142,9 @@ struct tern_worker_opts {
 	/* Server 0 has decided that another worker is lost; `text` says why, and
 	 * what this worker takes over from it. May be NULL. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);
-	/* A server is at a new address, which is valid during the call: another one has taken its
-	 * place, or will. Before the steps the worker then ends with -EAGAIN, if it goes_back.
-	 * May be NULL. */
+	/* A server is at another address, or may be, which is valid during the call: another process has
+	 * taken its place, or will. The next worker has to join it there. Before the steps the worker
+	 * then ends with -EAGAIN, if it goes_back. May be NULL. */
 	void (*moved)(void *arg, uint32_t server, const char *address);
 	/* The job has other servers now, or will have (ps/view.h); valid during the call. False: the
 	 * worker cannot know where they are, and fails. Else it ends with -EAGAIN. NULL: it

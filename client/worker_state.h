@@ -17,6 +17,7 @@
  *     lease.c     slots of workers that were lost; answers to "late"
  *     ahead.c     which slots come next, for a program that loads its data early
  *     wait.c      which process is waited for
+ *     places.c    where a server is, if another process has taken its place
  *     report.c    loss and metrics, which server 0 is told
  *     finish.c    the end of the job: evaluation, saving
  *     let_go.c    ending on a context that lives on
@@ -51,9 +52,6 @@ struct worker_server {
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
 	bool counted;   /* finish.c: its message "applied" was received */
-	/* Address of another server of the same number, which came after this server had welcomed
-	 * the worker; "": none has. */
-	char successor[128];
 };
 
 /*
@@ -244,6 +242,10 @@ struct tern_worker {
 	bool wait_begun;
 	uint64_t wait_version, wait_ns;
 
+	/* places.c: when this worker was made. */
+	uint64_t joined_ns;
+	struct tern_timer places_timer;
+
 	/* report.c */
 	struct tern_metrics metrics;
 	bool metric_is_new[TERN_METRICS_MAX]; /* by metric: server 0 was not told of it */
@@ -418,8 +420,20 @@ void worker_take(struct tern_worker *w, struct slot *slot);
 
 /* wait.c */
 void worker_wait_start(struct tern_worker *w);
-/* The steps have not begun for long. False: no server has a successor. */
-bool worker_follow_successor(struct tern_worker *w);
+
+/* places.c */
+void places_start(struct tern_worker *w); /* the worker joins its servers */
+void places_end(struct tern_worker *w);
+/* The next worker joins this server at its other address. False: none is known. The caller ends this
+ * worker with -EAGAIN. */
+bool places_turn(struct worker_server *s);
+/* Ends this worker, whose next one joins this server at its other address. False: none is known. */
+bool places_look_elsewhere(struct worker_server *s);
+/* The steps have not begun for long: turns to the other address of a server. False: no server has one
+ * that is worth a try. */
+bool places_turn_at_last(struct tern_worker *w);
+void places_on_address(struct tern_worker *w, const json_t *message);
+void places_on_follower(struct worker_server *s, const json_t *message);
 
 /* report.c */
 /* The worker's loss in the step that has ended, and the sum of its slots' weights. */

@@ -74,6 +74,8 @@
  *                      also with "stays":true: server j goes back, and is where it was
  *   server -> worker   {"type":"address", "server":j, "address":a}
  *
+ * Messages of followers are in server/follower.h.
+ *
  * When servers are added or removed (server/view.c):
  *
  *   operator -> server 0  {"type":"drain", "server":j}: remove server number j. The answer is

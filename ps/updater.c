@@ -130,7 +130,7 @@ static int update(struct tern_updater *u, struct tern_updater_chunk *chunk,
 		.v = c->v,
 		.gradients = step->gradients ? step->gradients : &mean,
 		.gradient_count = step->gradients ? step->gradient_count : 1,
-		.bf16 = step->gradients && inputs_are_bf16(chunk),
+		.bf16 = step->gradients && !step->is_mean && inputs_are_bf16(chunk),
 		.scale = step->gradients ? step->scale : 1.0f,
 		.clip = step->clip,
 		.w_bf16 = step->w_bf16};
@@ -159,6 +159,19 @@ static int sum(struct tern_updater *u, struct tern_updater_chunk *chunk,
 {
 	*squares = tern_sum_run(cpu_of(u)->kernels, chunk_of(chunk)->mean, gradients,
 		gradient_count, inputs_are_bf16(chunk), scale, chunk->opts.count);
+	return 0;
+}
+
+static int mean(struct tern_updater *u, struct tern_updater_chunk *chunk, float *to,
+	const float *const *gradients, unsigned gradient_count, float scale)
+{
+	const struct cpu_chunk *c = chunk_of(chunk);
+
+	if (gradients)
+		tern_sum_run(cpu_of(u)->kernels, to, gradients, gradient_count,
+			inputs_are_bf16(chunk), scale, chunk->opts.count);
+	else
+		memcpy(to, c->mean, chunk->opts.count * sizeof(*to));
 	return 0;
 }
 
@@ -244,6 +257,7 @@ int tern_updater_cpu_new(const struct tern_kernels *kernels, struct tern_updater
 		.chunk_free = chunk_free,
 		.update = update,
 		.sum = sum,
+		.mean = mean,
 		.fold = fold,
 		.copy = copy,
 		.get_state = get_state,

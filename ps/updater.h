@@ -68,6 +68,8 @@ struct tern_updater_step {
 	/* NULL: use the sum that tern_updater_sum() kept; scale must then be 1. */
 	const float *const *gradients;
 	unsigned gradient_count;
+	/* The one gradient is a mean of tern_updater_mean(): float32, whatever the chunk's are. */
+	bool is_mean;
 	float scale, clip; /* as in struct tern_kernels */
 	uint16_t *w_bf16;  /* NULL, or room for w_out rounded to bf16 */
 };
@@ -127,6 +129,8 @@ struct tern_updater_ops {
 	int (*sum)(struct tern_updater *u, struct tern_updater_chunk *c,
 		const float *const *gradients, unsigned gradient_count, float scale,
 		double *squares);
+	int (*mean)(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
+		const float *const *gradients, unsigned gradient_count, float scale);
 	int (*fold)(struct tern_updater *u, struct tern_updater_chunk *c,
 		float *const *places, uint32_t gradient_count, uint32_t folded);
 	int (*copy)(struct tern_updater *u, struct tern_updater_chunk *c, float *to,
@@ -195,6 +199,21 @@ static inline int tern_updater_sum(struct tern_updater *u, struct tern_updater_c
 	double *squares)
 {
 	return u->ops->sum(u, c, gradients, gradient_count, scale, squares);
+}
+
+/* True if tern_updater_mean() and updates with a mean exist. */
+static inline bool tern_updater_gives_mean(const struct tern_updater *u)
+{
+	return u->ops->mean;
+}
+
+/* Writes scale * sum(gradients) to `to`, host memory of the chunk's size; gradients NULL: the
+ * sum that tern_updater_sum() kept. An update with this one gradient, is_mean and a scale of 1
+ * gives the same bytes as one with the gradients themselves. */
+static inline int tern_updater_mean(struct tern_updater *u, struct tern_updater_chunk *c,
+	float *to, const float *const *gradients, unsigned gradient_count, float scale)
+{
+	return u->ops->mean(u, c, to, gradients, gradient_count, scale);
 }
 
 /* Adds up the chunk's next gradients after the first `folded`, into partial sums: see

@@ -33,6 +33,7 @@
  * version from which on it sends no more ("gave"). What it has sent before is refused, as
  * gradients are that come twice (lease.c).
  */
+#include "server/follow.h"
 #include "server/membership.h"
 
 #include <errno.h>
@@ -106,6 +107,7 @@ static void welcome(
 				  "number", (json_int_t)s->first_number, "life",
 				  (json_int_t)memory_life(s), "back", s->opts.goes_back,
 				  "returns", s->opts.returns, "running", 1));
+	follow_tell(p);
 }
 
 /* True if the process was perhaps killed, which this server will then know soon. */

@@ -7,6 +7,7 @@
  *
  * ps/talk.h says what the messages mean.
  */
+#include "server/follow.h"
 #include "server/membership.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ enum speaker {
 	ZERO = 8,       /* on the other servers: server 0 */
 	RETURNING = 16, /* a worker that joins during the steps (change.c) */
 	NEWCOMER = 32,  /* a server that has told its address (members.c) */
+	FOLLOWER = 64,  /* follow.c */
 };
 
 enum when {
@@ -132,6 +134,7 @@ static const struct word {
 	{"join", GUEST, ANY_TIME, join_on_join},
 	{"peer", GUEST, ANY_TIME, join_on_peer},
 	{"address", GUEST, ANY_TIME, members_on_address},
+	{"follow", GUEST, ANY_TIME, follow_on_follow},
 	{"drain", GUEST, ANY_TIME, view_on_drain},
 	{"end", GUEST, ANY_TIME, abort_on_end},
 	{"status", GUEST, ANY_TIME, status_on_status},
@@ -184,6 +187,8 @@ static enum speaker speaker_of(const struct server_peer *p)
 		return RETURNING;
 	if (p->address)
 		return NEWCOMER;
+	if (p->is_follower)
+		return FOLLOWER;
 	return p->is_worker ? WORKER : GUEST;
 }
 
@@ -202,6 +207,8 @@ static const char *name_of(enum speaker speaker)
 		return "a worker that is not let in yet";
 	case NEWCOMER:
 		return "a server that has told its address";
+	case FOLLOWER:
+		return "a follower";
 	}
 	tern_never("unknown kind of sender");
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/follow.h"
 #include "server/memory.h"
 
 /* ---- the job ---- */
@@ -18,6 +19,7 @@
 void join_forget_job(struct tern_server *s)
 {
 	s->opts.index = view_own_number(s);
+	follow_fini(s);
 	snapshots_fini(s);
 	given_fini(s);
 	shard_fini(s);
@@ -271,6 +273,7 @@ static void welcome(struct server_peer *p)
 			(json_int_t)s->first_version, "number",
 			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
 			"back", s->opts.goes_back, "returns", s->opts.returns));
+	follow_tell(p);
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);

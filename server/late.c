@@ -32,6 +32,7 @@
  * waits for the worker that finishes the job, and then the servers wait for the goodbye
  * of each worker.
  */
+#include "server/follow.h"
 #include "server/membership.h"
 
 #include <errno.h>
@@ -334,8 +335,11 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 
 size_t late_name_owing(struct tern_server *s, char *names, size_t bytes)
 {
+	size_t n;
+
 	find_owing(s);
-	return name_owing(s, names, bytes);
+	n = name_owing(s, names, bytes);
+	return n ? n : follow_name_owing(s, names, bytes);
 }
 
 bool late_describe_owed(const struct server_peer *worker, char *text, size_t bytes)

@@ -17,6 +17,12 @@
  * a connection to each member, and makes it anew when it is lost: a member that goes back to a
  * snapshot (opts.goes_back) ends all of its connections.
  *
+ * A server that was made with the memory of a follower (follower.h) asks the server whose follower it was,
+ * too (opts.follows). If that one lives, this server ends, and its process follows it again. Should both
+ * serve all the same, as when a connection between them is cut, no harm is done: whatever servers the
+ * job's workers meet on have the same life of the job in memory, and a version of a life has
+ * the same bytes wherever it was made; what does not fit to the others is forgotten (memory_begin()).
+ *
  * A server that was not lost, and goes back, does the same with server 0 (opts.zero) until the steps
  * begin, to hear if it is removed meanwhile, unless server 0 is a member. Its address is as before ("stays"), so server 0 tells
  * it to nobody.
@@ -43,6 +49,7 @@ struct member_link { /* connection to a member */
 	bool up, gone;
 	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
+	bool is_followed;                    /* opts.follows: nothing is noted of it */
 	struct tern_timer timer;             /* for the next attempt */
 };
 
@@ -70,11 +77,11 @@ static void say_address(struct member_link *l)
 	char address[TERN_ADDRESS_BYTES] = "";
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
-		tern_talk_say(
-			&l->talk, json_pack("{s:s, s:I, s:s, s:b, s:b}", "type",
-					  "address", "server", (json_int_t)s->opts.index,
-					  "address", address, "begun", s->opts.has_begun,
-					  "stays", !s->opts.member_count));
+		tern_talk_say(&l->talk,
+			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b}", "type", "address",
+				"server", (json_int_t)s->opts.index, "address", address,
+				"begun", s->opts.has_begun, "stays",
+				!s->opts.member_count, "follows", l->is_followed));
 }
 
 /* Tries again in a moment. */
@@ -96,7 +103,7 @@ static void refused(struct member_link *l, const json_t *message)
 
 	if (!text)
 		text = "no reason given";
-	if (l->server->running || l->server->over)
+	if (l->server->running || l->server->over || l->is_followed)
 		return;
 	if (!later && !l->server->opts.has_begun)
 		server_fail(l->server, -EINVAL, "--join: the server at %s refuses: %s",
@@ -117,7 +124,7 @@ static void told_later(struct member_link *l)
 		tern_peer_close(l->peer);
 		return;
 	}
-	if (!l->said_waiting)
+	if (!l->said_waiting && !l->is_followed)
 		server_note(s,
 			"the server at %s has another server %u, or cannot take one "
 			"now: waits until it can",
@@ -141,6 +148,18 @@ static void on_abort(struct member_link *l, const json_t *message)
 	}
 }
 
+/* The server lives whose follower this process was. */
+static void on_serves(struct member_link *l)
+{
+	struct tern_server *s = l->server;
+
+	if (!l->is_followed || s->running || s->over)
+		return;
+	s->stats.follows_again = true;
+	server_fail(s, -EAGAIN, "server %u lives, at %s: this process follows it again",
+		s->opts.index, l->address);
+}
+
 static void link_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct member_link *l = tern_container_of(talk, struct member_link, talk);
@@ -157,6 +176,8 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		server_note(l->server,
 			"the server at %s tells the workers this server's address",
 			l->address);
+	} else if (strcmp(type, "serves") == 0) {
+		on_serves(l);
 	} else if (strcmp(type, "refused") == 0) {
 		refused(l, message);
 	}
@@ -182,7 +203,7 @@ static void link_event(
 	}
 	if (event != TERN_PEER_DOWN)
 		return;
-	if (status && !l->said_unreachable)
+	if (status && !l->said_unreachable && !l->is_followed)
 		server_note(l->server,
 			"the server at %s cannot be reached: %s: tried again", l->address,
 			tern_peer_why(peer, status, why, sizeof(why)));
@@ -243,7 +264,8 @@ static bool zero_is_extra(const struct tern_server *s)
 
 int members_init(struct tern_server *s)
 {
-	uint32_t named = s->opts.member_count, count = named + zero_is_extra(s);
+	uint32_t named = s->opts.member_count, others = named + zero_is_extra(s);
+	uint32_t count = others + (s->opts.follows != NULL);
 
 	if (!count)
 		return 0;
@@ -255,7 +277,10 @@ int members_init(struct tern_server *s)
 		struct member_link *l = &s->member_links[i];
 
 		l->server = s;
-		l->address = i < named ? s->opts.members[i] : s->opts.zero;
+		l->is_followed = i == others;
+		l->address = i < named    ? s->opts.members[i]
+			     : i < others ? s->opts.zero
+					  : s->opts.follows;
 		l->timer.fire = dial_again;
 		dial(l);
 	}
@@ -385,12 +410,14 @@ static bool has_server(const struct tern_server *s, uint32_t number)
 	return number > 0 || !s->to_zero->gone;
 }
 
-static bool is_printable(const char *text)
+bool members_is_address(const char *text)
 {
-	for (; *text; text++)
-		if (*text <= ' ' || *text > '~')
+	size_t bytes = strlen(text);
+
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] <= ' ' || text[i] > '~')
 			return false;
-	return true;
+	return bytes > 0 && bytes < TERN_ADDRESS_BYTES;
 }
 
 /* Keeps the newcomer's address. False: there is no memory, and it is refused. */
@@ -410,6 +437,29 @@ static bool know(struct server_peer *p, uint32_t number, const char *address, bo
 	return true;
 }
 
+/* A follower of this server waits to take its place. If this process was started anew, in a job that
+ * goes back, the follower has more of the job: this one tells its workers, and makes room. */
+static void on_follower_waits(struct server_peer *follower, const char *address)
+{
+	struct tern_server *s = follower->server;
+
+	if (s->running || s->opts.has_begun || s->from_memory) {
+		tern_talk_say(&follower->talk, json_pack("{s:s}", "type", "serves"));
+	} else if (s->opts.returns && s->has_job && start_find_present(s)) {
+		if (!know(follower, view_own_number(s), address, false))
+			return;
+		tell_all(follower);
+		s->stats.replaced = true;
+		server_fail(s, -EAGAIN,
+			"server %u's follower, at %s, has the job in memory, and comes "
+			"in "
+			"its place",
+			view_own_number(s), address);
+	} else {
+		guests_ask_later(follower);
+	}
+}
+
 void members_on_address(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -420,8 +470,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	bool stays = json_is_true(json_object_get(message, "stays"));
 
 	if (!json_is_integer(number) || index < 0 || index >= TERN_SERVERS_MAX ||
-		!address || !*address || strlen(address) >= TERN_ADDRESS_BYTES ||
-		!is_printable(address)) {
+		!address || !members_is_address(address)) {
 		server_refuse(p,
 			"its message \"address\" is wrong: expected a server from 0 to "
 			"%u, and an address of at most %u printable characters",
@@ -436,6 +485,11 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	}
 	if (!view_has(s, (uint32_t)index) && begun) {
 		view_say_removed(p);
+		return;
+	}
+	if (index == (json_int_t)view_own_number(s) &&
+		json_is_true(json_object_get(message, "follows"))) {
+		on_follower_waits(p, address);
 		return;
 	}
 	/* The sender may mean to replace this server itself. */

@@ -9,6 +9,7 @@
  * connections are closed in an orderly way, and ended() is called when they are closed,
  * or after two seconds.
  */
+#include "server/follow.h"
 #include "server/membership.h"
 #include "server/memory.h"
 
@@ -86,6 +87,7 @@ static void tell_end(struct tern_server *s)
 	tern_timer_clear(s->opts.ctx, &s->back_timer);
 	tern_timer_clear(s->opts.ctx, &s->absent_timer);
 	snapshots_end(s);
+	follow_end(s);
 	guests_end(s);
 	members_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
@@ -128,6 +130,8 @@ static void say_end(struct server_peer *p)
 				"final", s->by_operator, "view", view_for(s)));
 	else if (p->address)
 		server_refuse(p, "the job is complete");
+	else if (p->is_follower)
+		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "complete"));
 	if (!p->refused)
 		tern_peer_close(p->peer);
 }
@@ -203,7 +207,7 @@ void tern_server_stop(struct tern_server *s, const char *why, bool save)
 bool server_has_joined(const struct server_peer *p)
 {
 	return p->is_worker || p->is_server || p->returning || p->address ||
-	       p == p->server->to_zero;
+	       p->is_follower || p == p->server->to_zero;
 }
 
 static void refuse(struct server_peer *p, bool later, const char *fmt, va_list ap)
@@ -218,6 +222,8 @@ static void refuse(struct server_peer *p, bool later, const char *fmt, va_list a
 	p->returning = p->ready = p->chosen = false;
 	if (p->address)
 		members_left(p);
+	if (p->is_follower)
+		follow_left(p, text);
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
 		server_note(
@@ -379,6 +385,8 @@ static void on_event(
 			others_lost(p, status, tern_peer_name(peer));
 		if (p->address)
 			members_left(p);
+		if (p->is_follower)
+			follow_left(p, status ? tern_status_text(status) : "it has left");
 		tern_defer(s->opts.ctx, &s->end_call);
 		break;
 	}
@@ -396,7 +404,7 @@ void server_broken(struct tern_talk *talk, int status)
 		return;
 	if (p->is_worker || p->returning)
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
-	else if (server_has_joined(p) && !p->address)
+	else if (server_has_joined(p) && !p->address && !p->is_follower)
 		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);
 	else
 		server_refuse(p, "%s", text);

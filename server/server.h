@@ -103,6 +103,8 @@ struct tern_server_stats {
 	bool no_workers;
 	/* The job goes on without this server (view.c). */
 	bool drained;
+	bool replaced;      /* the server's former follower serves in its place */
+	bool follows_again; /* opts.follows lives: this process follows it again */
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
@@ -156,6 +158,11 @@ struct tern_server_opts {
 	 * tern_server_new() returns, its strings until the server is freed. */
 	const char *const *members;
 	uint32_t member_count;
+	/* Address of a server with number `index`, whose follower this process was (follower.h): it is
+	 * asked from time to time whether it lives. If so, this server ends with -EAGAIN before its
+	 * steps begin, and the statistics have `follows_again`. NULL: none. Used until the server is
+	 * freed. */
+	const char *follows;
 	/* Address of server 0 of a job that has begun with this process (tern_server_zero()): this
 	 * server asks it whether the job still has this server. NULL: it is not known, or this is
 	 * server 0. Used until the server is freed. */
@@ -205,6 +212,9 @@ struct tern_server_opts {
 	/* An operator ends the job (tern abort); `text` says who and why. ended() follows when the
 	 * others have been told, after up to 2 s. May be NULL. */
 	void (*aborted)(void *arg, const char *text);
+	/* A follower of this server (follower.h), at this address, has all of its share, as all workers
+	 * were told. "": none has any more, or one begins anew to get it. May be NULL. */
+	void (*followed)(void *arg, const char *address);
 	/*
 	 * The end, reported once: 0 if all workers have what they need, or a status (-EAGAIN:
 	 * opts.goes_back) and a sentence that names the process and the reason. The server must be freed

@@ -16,6 +16,7 @@
  *     back.c    a lost or ended server: the job goes back to a snapshot
  *     memory.c  going on with what all servers have in memory
  *     members.c servers that come in the place of lost ones, at new addresses
+ *     follow.c  a process that keeps a copy of this server's share (follower.h)
  *     spare.c   workers without a slot
  *     grow.c    more workers than the job began with
  *     start.c   the time until the steps begin: workers that leave before, and the start
@@ -62,6 +63,7 @@ struct server_peer {
 	struct tern_channel *data;
 	/* If both are false, the peer is a guest or server 0 (tern_server.to_zero). */
 	bool is_worker, is_server;
+	bool is_follower; /* follow.c */
 	bool said_bye;
 	/* Refused, or sent away to come again: its further messages are ignored. */
 	bool refused;
@@ -277,6 +279,8 @@ struct chunk {
 	bool computing;         /* async: `task` is running */
 	bool copies;            /* async: `task` makes a copy for the worker */
 	bool waits;             /* sync: applying waits, see may_update() in sync.c */
+	struct follow_chunk
+		*follow; /* follow.c: the present update is for a follower, too */
 	/* snapshot.c: room for a copy, or the copy; NULL: none is wanted. And whether the
 	 * task that updates the chunk makes it. */
 	struct chunk_copy *copy;
@@ -457,6 +461,7 @@ struct tern_server {
 	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
+	struct follow *follow;       /* follow.c; NULL: this server has no follower */
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they
 	 * have begun with it. Which steps these are, see struct tern_server_memory; 0: not known yet. */
 	struct tern_server_memory *from_memory;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ps/sum.h"
+#include "server/follow.h"
 
 #define STORE_SLAB (64ull << 20)
 #define ROOMS_SLAB (64ull << 20)
@@ -256,7 +257,7 @@ static int make_versions(struct chunk *c)
 	return r == -EAGAIN ? -ENOMEM : r;
 }
 
-static int init_chunk(struct chunk *c)
+int chunk_make(struct chunk *c)
 {
 	int r = make_versions(c);
 
@@ -424,7 +425,7 @@ static void make(struct tern_task *task)
 {
 	struct chunk *c = tern_container_of(task, struct chunk, task);
 
-	c->status = init_chunk(c);
+	c->status = chunk_make(c);
 }
 
 static void made(struct tern_task *task)
@@ -511,23 +512,40 @@ void shard_fini(struct tern_server *s)
 
 /* ---- work and versions ---- */
 
-void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
-	unsigned n, float scale, float clip)
+/* Makes version `to` out of `from` with the gradients and factors of `step`. */
+static void update(
+	struct chunk *c, uint64_t from, uint64_t to, struct tern_updater_step *step)
 {
-	struct tern_updater_step step = {.step = c->version + 1,
-		.w_in = chunk_w(c, from),
-		.w_out = chunk_w(c, to),
-		.gradients = g,
-		.gradient_count = n,
-		.scale = scale,
-		.clip = clip,
-		.w_bf16 = chunk_bf16(c, to)};
-
-	skip_prepare(c, &step);
-	c->status = tern_updater_update(c->server->opts.updater, c->kept, &step);
+	step->step = c->version + 1;
+	step->w_in = chunk_w(c, from);
+	step->w_out = chunk_w(c, to);
+	step->w_bf16 = chunk_bf16(c, to);
+	skip_prepare(c, step);
+	c->status = tern_updater_update(c->server->opts.updater, c->kept, step);
 	if (c->status == 0)
 		c->made = to;
 	snapshot_in_update(c);
+	follow_in_update(c);
+}
+
+void chunk_apply(struct chunk *c, uint64_t from, uint64_t to, const float *const *g,
+	unsigned n, float scale, float clip)
+{
+	struct tern_updater_step step = {
+		.gradients = g, .gradient_count = n, .scale = scale, .clip = clip};
+
+	update(c, from, to, &step);
+}
+
+void chunk_apply_mean(struct chunk *c, const float *mean, float clip)
+{
+	struct tern_updater_step step = {.gradients = &mean,
+		.gradient_count = 1,
+		.is_mean = true,
+		.scale = 1.0f,
+		.clip = clip};
+
+	update(c, c->version, c->version + 1, &step);
 }
 
 bool chunk_failed(struct chunk *c)

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "ps/marks.h"
+#include "server/follow.h"
 
 /* Tensors with the same rule and the same number of updates. */
 struct skip_rule {
@@ -290,6 +291,38 @@ void skip_prepare(struct chunk *c, struct tern_updater_step *step)
 		add_tensor(c, i, skips && tern_marks_has(k->marks, i), step->step);
 	step->segments = k->segments;
 	step->segment_count = k->segment_count;
+}
+
+/* ---- a follower makes the same update ---- */
+
+/* True if all gradients of this update have come with marks. */
+static bool are_marked(const struct skips *k, const struct tern_ps_job *job)
+{
+	return k->marked_count == (job->mode == TERN_MODE_SYNC ? job->slots : 1);
+}
+
+void skip_describe(const struct chunk *c, struct follow_head *head, uint8_t *marks)
+{
+	const struct skips *k = c->skips;
+
+	if (!k)
+		return;
+	head->has_skips = 1;
+	head->skips = are_marked(k, &c->server->job);
+	memcpy(marks, k->marks, tern_marks_bytes(k->tensors.count));
+}
+
+int skip_take_over(struct chunk *c, const struct follow_head *head, const uint8_t *marks)
+{
+	if (!head->has_skips)
+		return 0;
+	if (!c->skips)
+		c->skips = skips_new(c);
+	if (!c->skips)
+		return -ENOMEM;
+	c->skips->marked_count = head->skips ? c->server->job.slots : 0;
+	memcpy(c->skips->marks, marks, tern_marks_bytes(c->skips->tensors.count));
+	return 0;
 }
 
 /* ---- tensors that are never pushed ---- */

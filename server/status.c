@@ -15,6 +15,7 @@
  * What must outlive a server whose job goes back is in the caller's struct
  * tern_server_history: the next server in its place goes on with it.
  */
+#include "server/follow.h"
 #include "server/membership.h"
 #include "server/snapshot_state.h"
 
@@ -411,6 +412,7 @@ static void set_job(struct tern_server *s, json_t *object, uint32_t from)
 		set_text(object, "waits_for", names);
 	set_workers(s, object, from);
 	set(object, "servers", servers_of(s));
+	follow_write_status(s, object);
 }
 
 json_t *status_answer(struct tern_server *s, uint32_t from)

@@ -50,6 +50,7 @@
 
 #include "ps/marks.h"
 #include "ps/sum.h"
+#include "server/follow.h"
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
  * send in flight and a record (rendezvous/record.c) in use until all slots are here, so
@@ -140,15 +141,10 @@ static void hold(struct chunk *c)
 		tern_list_push(&s->holding, &c->node);
 }
 
-static void applied(struct tern_task *task)
+void sync_publish(struct chunk *c)
 {
-	struct chunk *c = tern_container_of(task, struct chunk, task);
 	struct tern_server *s = c->server;
 
-	if (!is_two_phase(c))
-		release(c);
-	if (chunk_failed(c))
-		return;
 	c->version++;
 	s->stats.gradients_added += s->job.slots;
 	if (s->over)
@@ -160,6 +156,17 @@ static void applied(struct tern_task *task)
 	hold(c);
 	change_step_made(s);
 	sync_next(s);
+}
+
+static void applied(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	if (c->arrived_count > 0)
+		release(c);
+	follow_updated(c);
+	if (!chunk_failed(c) && !follow_holds(c))
+		sync_publish(c);
 }
 
 static float clip_factor(const struct chunk *c)
@@ -210,6 +217,13 @@ static void apply_sum(struct tern_task *task)
 		c, c->version, c->version + 1, inputs(c), input_count(c), scale(c), 1.0f);
 }
 
+static void apply_followed(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	chunk_apply_mean(c, follow_mean(c), clip_factor(c));
+}
+
 /* The chunk is ahead (memory.c): its next version is made already. */
 static void apply_nothing(struct tern_task *task)
 {
@@ -219,14 +233,47 @@ static void apply_nothing(struct tern_task *task)
 	snapshot_in_update(c);
 }
 
-static void submit_update(struct chunk *c)
+static void submit_apply(struct chunk *c)
 {
 	snapshot_before_update(c);
 	chunk_submit(c,
 		c->made > c->version ? apply_nothing
+		: follow_mean(c)     ? apply_followed
 		: is_two_phase(c)    ? apply_mean
 				     : apply_sum,
 		applied);
+}
+
+/* Makes the mean gradient, which the follower needs, too. */
+static void make_mean(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	c->status = tern_updater_mean(c->server->opts.updater, c->kept, follow_mean(c),
+		is_two_phase(c) ? NULL : inputs(c), input_count(c), scale(c));
+}
+
+static void mean_made(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	if (c->arrived_count > 0)
+		release(c);
+	if (chunk_failed(c) || c->server->over) {
+		follow_updated(c);
+		return;
+	}
+	follow_send(c);
+	submit_apply(c);
+	sync_next(c->server);
+}
+
+static void submit_update(struct chunk *c)
+{
+	if (c->made == c->version && follow_begin(c))
+		chunk_submit(c, make_mean, mean_made);
+	else
+		submit_apply(c);
 }
 
 /* Version v + 1 overwrites v - 1, so the sends of v - 1 must have ended. */

@@ -14,7 +14,7 @@
 #include "tools/info_machine.h"
 #include "tools/restart.h"
 
-_Static_assert(SUPERVISE_CHILDREN_MAX >= TERN_SERVERS_MAX + TERN_WORKERS_MAX,
+_Static_assert(SUPERVISE_CHILDREN_MAX >= 2 * TERN_SERVERS_MAX + TERN_WORKERS_MAX,
 	"the supervisor has room for all processes of the largest job");
 
 #define SECRET_FD     "3"  /* SUPERVISE_SECRET_FD as text */
@@ -84,11 +84,12 @@ int launch_check(
 	if (r)
 		return r;
 	/* Servers on one host cannot share a port. */
-	if (s->listen && opts->servers > 1 && !opts->consecutive_ports &&
-		strcmp(port_of(s->listen), "0") != 0)
+	if (s->listen && opts->servers + opts->followers > 1 &&
+		!opts->consecutive_ports && strcmp(port_of(s->listen), "0") != 0)
 		return options_refuse(error,
-			"--listen %.200s: %llu servers cannot share a port: use port 0",
-			s->listen, (unsigned long long)opts->servers);
+			"--listen %.200s: %llu %s cannot share a port: use port 0",
+			s->listen, (unsigned long long)(opts->servers + opts->followers),
+			opts->followers ? "servers and followers" : "servers");
 	return 0;
 }
 
@@ -122,6 +123,8 @@ void launch_close(struct launch *l)
 	supervise_fini(&l->sup);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->addresses); i++)
 		free(l->addresses[i]);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->follower_addresses); i++)
+		free(l->follower_addresses[i]);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->missed); i++)
 		free(l->missed[i]);
 	secret_forget(&l->secret);
@@ -199,19 +202,23 @@ static size_t add_place(const struct launch *l, unsigned index,
 		args[n++] = "--join";
 		args[n++] = place->join;
 	}
+	if (place->follow) {
+		args[n++] = "--follow";
+		args[n++] = place->follow;
+	}
 	return n;
 }
 
 void launch_server(struct launch *l, unsigned index, const struct launch_place *place)
 {
-	static const struct launch_place first = {NULL, NULL, NULL};
+	static const struct launch_place first = {NULL, NULL, NULL, NULL};
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
 	struct snapshot_settings snapshots = s->snapshots;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
 		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[40 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[42 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
 		"--workers", workers, "--server-wait", launch_server_wait(l),
@@ -243,7 +250,7 @@ void launch_server(struct launch *l, unsigned index, const struct launch_place *
 	if (s->secret.insecure)
 		args[n++] = "--insecure";
 	n += launch_add_secret(l, args + n);
-	if (place && place->resume)
+	if (place && (place->resume || place->follow))
 		snapshots.resume = place->resume;
 	n += snapshots_args(&snapshots, args + n, &snapshot_args);
 	if (s->logdir && index == 0) { /* server 0 is the one that writes */
@@ -251,15 +258,16 @@ void launch_server(struct launch *l, unsigned index, const struct launch_place *
 		args[n++] = s->logdir;
 	}
 	args[n] = NULL;
-	launch_role(l, "server", index, args);
+	launch_role(l, place && place->follow ? "follower" : "server", index, args);
 }
 
 static unsigned unready_count(const struct launch *l)
 {
 	unsigned n = 0;
 
-	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
-		n += l->sup.children[i].running && !l->ready[i];
+	for (unsigned i = 0; i < l->sup.child_count; i++)
+		n += launch_is_worker(l, &l->sup.children[i]) &&
+		     l->sup.children[i].running && !l->ready[i];
 	return n;
 }
 
@@ -270,12 +278,11 @@ static bool may_start(const struct launch *l)
 
 	if (l->failed_ns || l->sup.signal || unready_count(l) >= l->unready_max)
 		return false;
-	return count < servers || (l->listening_count == servers && !l->held &&
-					  count < servers + l->opts.workers);
+	return count < servers ||
+	       (l->listening_count == servers && !l->held && count < launch_size(l));
 }
 
-/* Writes the workers' --join. */
-static void write_join(struct launch *l)
+void launch_write_join(struct launch *l)
 {
 	size_t n = 0;
 
@@ -289,13 +296,15 @@ static void start_next(struct launch *l)
 	unsigned servers = (unsigned)l->opts.servers, next = l->sup.child_count;
 
 	if (next >= servers && !*l->join) {
-		write_join(l);
+		launch_write_join(l);
 		l->listening(l);
 	}
 	if (next < servers)
 		launch_server(l, next, NULL);
-	else
+	else if (next < servers + l->opts.workers)
 		l->start_worker(l, next - servers);
+	else
+		restart_start_follower(l, next - servers - (unsigned)l->opts.workers);
 }
 
 /* Fails a job that does not fit into this host's memory, while it is starting. Otherwise
@@ -311,11 +320,10 @@ static void look_at_memory(struct launch *l)
 		return;
 	snprintf(l->error, sizeof(l->error),
 		"this host's memory does not hold the job: %llu of %llu MiB are left "
-		"with %u of %llu processes started; use fewer --workers or --servers, or "
+		"with %u of %u processes started; use fewer --workers or --servers, or "
 		"less data",
 		(unsigned long long)left >> 20, (unsigned long long)total >> 20,
-		l->sup.child_count,
-		(unsigned long long)(l->opts.servers + l->opts.workers));
+		l->sup.child_count, launch_size(l));
 	launch_fail(l);
 }
 
@@ -366,13 +374,29 @@ unsigned launch_number(const struct launch *l, const struct child *c)
 
 bool launch_is_worker(const struct launch *l, const struct child *c)
 {
-	/* servers have the lower child numbers */
-	return launch_number(l, c) >= l->opts.servers;
+	unsigned i = launch_number(l, c);
+
+	return i >= l->opts.servers && i < l->opts.servers + l->opts.workers;
+}
+
+bool launch_is_follower(const struct launch *l, const struct child *c)
+{
+	return launch_number(l, c) >= l->opts.servers + l->opts.workers;
 }
 
 struct child *launch_worker(struct launch *l, unsigned index)
 {
 	return &l->sup.children[l->opts.servers + index];
+}
+
+struct child *launch_follower(struct launch *l, unsigned index)
+{
+	return &l->sup.children[l->opts.servers + l->opts.workers + index];
+}
+
+unsigned launch_size(const struct launch *l)
+{
+	return (unsigned)(l->opts.servers + l->opts.workers + l->opts.followers);
 }
 
 unsigned launch_running(const struct launch *l, bool workers)
@@ -381,14 +405,16 @@ unsigned launch_running(const struct launch *l, bool workers)
 
 	for (unsigned i = 0; i < l->sup.child_count; i++)
 		n += l->sup.children[i].running &&
+		     !launch_is_follower(l, &l->sup.children[i]) &&
 		     launch_is_worker(l, &l->sup.children[i]) == workers;
 	return n;
 }
 
 bool launch_workers_to_come(const struct launch *l)
 {
-	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
-		if (l->sup.children[i].running && !l->missed[i])
+	for (unsigned i = 0; i < l->sup.child_count; i++)
+		if (launch_is_worker(l, &l->sup.children[i]) &&
+			l->sup.children[i].running && !l->missed[i])
 			return true;
 	return false;
 }
@@ -397,16 +423,45 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 {
 	const char *text = json_string_value(json_object_get(event, "address"));
 	unsigned i = launch_number(l, c);
-	char *address = text && i < l->opts.servers ? strdup(text) : NULL;
+	bool follows = launch_is_follower(l, c);
+	char *address = text && (follows || i < l->opts.servers) ? strdup(text) : NULL;
 
 	if (!address)
 		return;
+	if (follows) {
+		i -= (unsigned)(l->opts.servers + l->opts.workers);
+		free(l->follower_addresses[i]);
+		l->follower_addresses[i] = address;
+		return;
+	}
 	l->listening_count += !l->addresses[i];
 	free(l->addresses[i]);
 	l->addresses[i] = address;
 	l->unheard[i] = false;
 	if (*l->join)
-		write_join(l);
+		launch_write_join(l);
+}
+
+void launch_take_followed(struct launch *l, const struct child *c, const json_t *event)
+{
+	unsigned i = launch_number(l, c);
+	const struct child *follower = launch_follower(l, i);
+	const char *address = field_text(event, "address"), *its;
+	char text[160];
+
+	if (!l->opts.followers)
+		return;
+	its = l->follower_addresses[i];
+	l->follows[i] = its && strcmp(its, address) == 0;
+	if (!l->follows[i])
+		return;
+	snprintf(text, sizeof(text),
+		"%s (pid %d) has all of server %u's parameters, and takes its place when "
+		"that is lost",
+		follower->name, (int)follower->pid, i);
+	launch_report(l, l->command->name,
+		json_pack("{ss ss so}", "event", "note", "who", follower->name, "text",
+			report_text(text)));
 }
 
 void launch_take_begun(struct launch *l, const struct child *c)

@@ -4,8 +4,8 @@
  * are processes `tern server` of this same program, and starts the job's workers when all
  * servers listen. It supervises all of them (supervise.h).
  *
- * Children are numbered in the order in which they are started, so servers have the lower
- * numbers. At most one process is started per turn, so a signal or a failure can end a job
+ * Children are numbered in the order in which they are started: servers, workers, followers of
+ * the servers. At most one process is started per turn, so a signal or a failure can end a job
  * of thousands of workers while they start.
  *
  * Order of calls:
@@ -41,6 +41,8 @@ struct launch_settings {
 	struct snapshot_settings snapshots;
 	const char *logdir; /* NULL: not given */
 	uint64_t restarts;  /* restart.h; UINT64_MAX: not given */
+	/* Processes that hold the share of each server; 2: the server, and a follower. */
+	uint64_t replicas;
 	double drain_within_s;
 };
 
@@ -85,6 +87,7 @@ struct launch_opts {
 	 * be one of several that start the workers of a job. */
 	uint64_t servers, workers, first_worker;
 	uint64_t all_workers; /* of the job */
+	uint64_t followers;   /* 0, or one for each server */
 	/* The processes of the job stay when a server or the last worker was killed, and go
 	 * back to the newest snapshot, or to what is in memory, when it was started again
 	 * (restart.h). */
@@ -122,6 +125,11 @@ struct launch {
 	bool known[TERN_SERVERS_MAX], at_steps[TERN_SERVERS_MAX];
 	bool begun;                     /* server 0 has said "begun" */
 	bool unheard[TERN_SERVERS_MAX]; /* started again, and not listening yet */
+	/* By server, of its follower: where it listens; it has all of the server's share, and could
+	 * take its place; it was killed by this process since it could not. */
+	char *follower_addresses[TERN_SERVERS_MAX];
+	bool follows[TERN_SERVERS_MAX], dismissed[TERN_SERVERS_MAX];
+	bool completed; /* a follower says that the job is complete */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
 	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker has read its data */
@@ -189,11 +197,12 @@ void launch_fail(struct launch *l);
 void launch_role(
 	struct launch *l, const char *role, unsigned index, const char *const *args);
 
-/* Starts a server. `place` is NULL for the first one of this number. */
+/* Starts a server, or a follower. `place` is NULL for the first server of this number. */
 struct launch_place {
 	const char *listen; /* --listen; NULL: as the user says */
 	const char *join;   /* NULL: no --join */
 	const char *resume; /* --resume; NULL: as the user says */
+	const char *follow; /* --follow: starts a follower; NULL: a server */
 };
 void launch_server(struct launch *l, unsigned index, const struct launch_place *place);
 
@@ -205,7 +214,11 @@ size_t launch_add_secret(const struct launch *l, const char **args);
 
 unsigned launch_number(const struct launch *l, const struct child *c);
 bool launch_is_worker(const struct launch *l, const struct child *c);
+bool launch_is_follower(const struct launch *l, const struct child *c);
 struct child *launch_worker(struct launch *l, unsigned index);
+struct child *launch_follower(struct launch *l, unsigned index); /* of server `index` */
+/* Number of processes that the job has, once all are started. */
+unsigned launch_size(const struct launch *l);
 
 /* Number of workers, or of servers, that run. */
 unsigned launch_running(const struct launch *l, bool workers);
@@ -222,8 +235,13 @@ void launch_take_saving(struct launch *l, struct child *c);
 /* Warns that the last snapshot is missing, since a server has ended: `how`. */
 void launch_tell_unsaved(struct launch *l, const char *how);
 
-/* Takes the event "listening" of a server. */
+/* Takes the event "listening" of a server or a follower. */
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);
+/* Writes the addresses of the servers, as they are now, to l->join. */
+void launch_write_join(struct launch *l);
+
+/* Takes the event "followed" of a server, and tells the user that its follower has everything. */
+void launch_take_followed(struct launch *l, const struct child *c, const json_t *event);
 
 /* Takes the event "begun" or "back" of a server. */
 void launch_take_begun(struct launch *l, const struct child *c);

@@ -13,6 +13,7 @@
 /* How often, if the user does not say. */
 #define MOST            3u
 #define PAUSE_DOUBLINGS 5u /* the longest pause has 2^5 s */
+#define AGAIN           "it is started again"
 
 static uint64_t most_of(const struct launch_settings *settings)
 {
@@ -48,10 +49,12 @@ static unsigned pause_s(const struct restarts *restarts)
 		       : 1u << TERN_MIN(restarts->count - 2, (uint64_t)PAUSE_DOUBLINGS);
 }
 
-/* Writes "it is started again in 2 s", without a time if there is no pause. */
-static void describe_pause(const struct restarts *restarts, char *text, size_t bytes)
+/* Writes "it is started again in 2 s", with `what` as "it is started again", without a time if there
+ * is no pause. */
+static void describe_pause(
+	const struct restarts *restarts, const char *what, char *text, size_t bytes)
 {
-	size_t n = (size_t)snprintf(text, bytes, "it is started again");
+	size_t n = (size_t)snprintf(text, bytes, "%s", what);
 
 	if (pause_s(restarts))
 		snprintf(text + n, bytes - n, " in %u s", pause_s(restarts));
@@ -151,7 +154,7 @@ bool restart_worker(struct launch *l, const struct child *c, char *text, size_t 
 	if (c->running || !WIFSIGNALED(c->status) || !l->missed[i] || l->again_ns[i] ||
 		is_of_no_use(l) || !count(&l->restarts[i], most))
 		return false;
-	describe_pause(&l->restarts[i], again, sizeof(again));
+	describe_pause(&l->restarts[i], AGAIN, again, sizeof(again));
 	describe_count(&l->restarts[i], most, how_often, sizeof(how_often));
 	snprintf(text, bytes, ", and %s %s", again, how_often);
 	plan(l, i);
@@ -187,8 +190,10 @@ static bool was_killed(const struct launch *l, const struct child *c)
  * this worker. */
 static bool has_left(const struct launch *l)
 {
-	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++)
-		if (!l->sup.children[i].running && WIFEXITED(l->sup.children[i].status))
+	for (unsigned i = 0; i < l->sup.child_count; i++)
+		if (launch_is_worker(l, &l->sup.children[i]) &&
+			!l->sup.children[i].running &&
+			WIFEXITED(l->sup.children[i].status))
 			return true;
 	return false;
 }
@@ -247,7 +252,7 @@ static void start_server(struct launch *l, unsigned index)
 {
 	const char *directory = l->opts.settings->snapshots.directory;
 	char join[sizeof(l->join)] = "", listen[128];
-	struct launch_place place = {NULL, NULL, NULL};
+	struct launch_place place = {NULL, NULL, NULL, NULL};
 	bool guided = has_guide(l);
 	struct tern_snapshot_id id;
 	size_t n = 0;
@@ -297,7 +302,7 @@ static bool plan_back(struct launch *l, const struct child *c)
 		return false;
 	supervise_describe(c, how, sizeof(how));
 	describe_way_back(l, c, way, sizeof(way));
-	describe_pause(restarts, again, sizeof(again));
+	describe_pause(restarts, AGAIN, again, sizeof(again));
 	describe_count(restarts, most_of(settings), how_often, sizeof(how_often));
 	snprintf(text, sizeof(text), "%s: %s, and the job %s %s", how, again, way,
 		how_often);
@@ -313,11 +318,122 @@ static void strand(struct launch *l, const struct child *c, bool exhausted)
 	l->exhausted = exhausted;
 }
 
+/* ---- followers ---- */
+
+static unsigned server_of(const struct launch *l, const struct child *follower)
+{
+	return launch_number(l, follower) - (unsigned)(l->opts.servers + l->opts.workers);
+}
+
+/* True if the follower has been started once. */
+static bool has_follower(const struct launch *l, unsigned i)
+{
+	return l->opts.followers && launch_number(l, launch_follower((struct launch *)l,
+							     i)) < l->sup.child_count;
+}
+
+void restart_start_follower(struct launch *l, unsigned i)
+{
+	const struct launch_place place = {.follow = l->addresses[i]};
+
+	l->follows[i] = l->dismissed[i] = false;
+	launch_server(l, i, &place);
+}
+
+/* Plans to start the follower of a server, and writes "WHAT in 2 s (...)". */
+static void plan_follower(
+	struct launch *l, unsigned i, const char *what, char *text, size_t bytes)
+{
+	unsigned number = launch_number(l, launch_follower(l, i));
+	struct restarts *restarts = &l->restarts[number];
+	uint64_t most = most_of(l->opts.settings);
+	char when[60], how_often[80];
+
+	if (!count(restarts, most)) {
+		snprintf(text, bytes,
+			"server %u goes on without a follower (at most %llu restart%s in "
+			"10 minutes)",
+			i, (unsigned long long)most, most == 1 ? "" : "s");
+		return;
+	}
+	describe_pause(restarts, what, when, sizeof(when));
+	describe_count(restarts, most, how_often, sizeof(how_often));
+	snprintf(text, bytes, "%s %s", when, how_often);
+	plan(l, number);
+}
+
+void restart_follower(struct launch *l, const struct child *c)
+{
+	unsigned i = server_of(l, c);
+	char how[160], again[200], text[500];
+
+	l->follows[i] = false;
+	if (is_of_no_use(l) || l->aborted || l->completed)
+		return;
+	if (l->dismissed[i]) {
+		plan(l, launch_number(l, c));
+		return;
+	}
+	supervise_describe(c, how, sizeof(how));
+	plan_follower(l, i, AGAIN, again, sizeof(again));
+	snprintf(text, sizeof(text), "%s: %s", how, again);
+	tell(l, c->name, l->restarts[launch_number(l, c)].count, text);
+}
+
+/* A server was killed. Its follower takes its place, if it has all of the server's share. Another
+ * follower is started in the place of the killed process. */
+static bool promote(struct launch *l, unsigned i)
+{
+	struct child *server = &l->sup.children[i], *follower, former = *server;
+	char how[160], again[200], text[600];
+
+	if (!has_follower(l, i))
+		return false;
+	follower = launch_follower(l, i);
+	if (!follower->running || !l->follows[i] || !l->follower_addresses[i])
+		return false;
+	supervise_describe(server, how, sizeof(how));
+	plan_follower(l, i, "a new follower is started", again, sizeof(again));
+	snprintf(text, sizeof(text),
+		"%s: its follower (pid %d) takes its place, and the job goes on from "
+		"memory; %s",
+		how, (int)follower->pid, again);
+	snprintf(former.name, sizeof(former.name), "%s", follower->name);
+	*server = *follower;
+	*follower = former;
+	snprintf(server->name, sizeof(server->name), "server %u", i);
+	tell(l, server->name, l->restarts[launch_number(l, follower)].count, text);
+	free(l->addresses[i]);
+	l->addresses[i] = TERN_TAKE(l->follower_addresses[i]);
+	launch_write_join(l);
+	l->follows[i] = false;
+	l->went_back = true;
+	return true;
+}
+
+/* Ends a follower that lacks a part of what its server had. It is started again when another server
+ * listens. */
+static void dismiss(struct launch *l, unsigned i)
+{
+	const struct child *follower;
+
+	if (!has_follower(l, i))
+		return;
+	follower = launch_follower(l, i);
+	if (!follower->running)
+		return;
+	l->dismissed[i] = true;
+	kill(follower->pid, SIGKILL);
+}
+
 static void decide_server(struct launch *l, unsigned i)
 {
 	const struct child *c = &l->sup.children[i];
 
 	l->lost[i] = false;
+	if (promote(l, i))
+		return;
+	dismiss(l, i);
 	if (!can_be_found(l, i))
 		strand(l, c, false);
 	else if (!plan_back(l, c))
@@ -331,9 +447,11 @@ static void decide_workers(struct launch *l)
 	const struct child *killed = NULL;
 	bool left = false;
 
-	for (unsigned i = (unsigned)l->opts.servers; i < l->sup.child_count; i++) {
+	for (unsigned i = 0; i < l->sup.child_count; i++) {
 		const struct child *c = &l->sup.children[i];
 
+		if (!launch_is_worker(l, c))
+			continue;
 		if (was_killed(l, c) && !l->again_ns[i]) {
 			if (plan_back(l, c))
 				l->told[i] = true;
@@ -358,6 +476,12 @@ static void decide(struct launch *l)
 
 /* ---- starting ---- */
 
+/* True if a follower can be told where this server is. */
+static bool is_there(const struct launch *l, unsigned i)
+{
+	return l->sup.children[i].running && !l->unheard[i];
+}
+
 /* Starts a process again, unless processes that it has left are still there: they are
  * killed. */
 static void start(struct launch *l, struct child *c)
@@ -368,8 +492,10 @@ static void start(struct launch *l, struct child *c)
 		kill(-c->pid, SIGKILL);
 		return;
 	}
+	if (launch_is_follower(l, c) && !is_there(l, server_of(l, c)))
+		return; /* when its server listens */
 	l->again_ns[i] = 0;
-	if (!launch_is_worker(l, c) && !can_be_found(l, i)) {
+	if (i < l->opts.servers && !can_be_found(l, i)) {
 		strand(l, c, false);
 		return;
 	}
@@ -377,7 +503,9 @@ static void start(struct launch *l, struct child *c)
 	free(l->missed[i]);
 	l->missed[i] = NULL;
 	l->sup.replaced = c;
-	if (launch_is_worker(l, c))
+	if (launch_is_follower(l, c))
+		restart_start_follower(l, server_of(l, c));
+	else if (launch_is_worker(l, c))
 		l->start_worker(l, i - (unsigned)l->opts.servers);
 	else
 		start_server(l, i);

@@ -8,6 +8,12 @@
  *     a server, or the last worker     with opts.goes_back these processes only: all others stay,
  *                                      and go back to the newest snapshot (server/back.c); else
  *                                      all processes
+ *     a server with a follower         its follower takes its place (server/follower.h), all go on
+ *                                      from memory, and another follower is started
+ *     a follower                       this follower
+ *
+ * A follower that lacks a part of its server's share, since it was started a moment ago, takes no
+ * place: it is ended and started again with the server.
  *
  * A server that is started again must be found by the workers. Its new address is told to them by
  * a server that they know: one that still runs and with which the steps have begun. Without such
@@ -44,6 +50,13 @@ bool restart_has_failed(const struct launch *l, const struct child *c);
  * start it again, and text gets ", and it is started again (...)". In async mode the servers
  * refuse it then, in words. */
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes);
+
+/* Starts the follower of a server. */
+void restart_start_follower(struct launch *l, unsigned index);
+
+/* A follower has ended. It is started again when its server is there, unless the job ends, or that
+ * happens too often: the job goes on in any case. */
+void restart_follower(struct launch *l, const struct child *c);
 
 /* A server has lost the worker. If its end was told before that, it may be started again now. */
 void restart_late(struct launch *l, const struct child *c);

@@ -15,6 +15,7 @@
 #include "ps/view.h"
 #include "server/memory.h"
 #include "server/server.h"
+#include "tools/follow.h"
 #include "tools/info_machine.h"
 #include "tools/job.h"
 #include "tools/log.h"
@@ -37,7 +38,7 @@ struct server_settings {
 	int on_stall; /* enum tern_on_stall */
 	struct snapshot_settings snapshots;
 	const char *logdir;
-	const char *join;
+	const char *join, *follow;
 	uint64_t server_wait_s;
 	double drain_within_s;
 	bool json;
@@ -77,6 +78,10 @@ static const struct option options[] = {
 		"or as one more server with a new --index: addresses of other servers of "
 		"the job, with that of server 0 for a new one",
 		struct server_settings, join),
+	OPTION(TEXT, "follow", "ADDRESS",
+		"keep a copy of the share of the server at this address, and come in its "
+		"place when it is lost; its job needs --snapshots",
+		struct server_settings, follow),
 	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
 	DRAIN_OPTION(struct server_settings, drain_within_s),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
@@ -110,11 +115,14 @@ struct server_role {
 	/* Manifest that server 0 has named: when this server is made anew, it goes on from that.
 	 * "": none, and find_resume() chooses. */
 	char told[4096];
-	bool has_begun;    /* the steps have begun once */
-	bool no_workers;   /* no worker was left when the job last went back */
-	char address[300]; /* where it listens; "": nowhere yet */
+	bool has_begun;     /* the steps have begun once */
+	bool no_workers;    /* no worker was left when the job last went back */
+	bool follows_again; /* the server of --follow lives */
+	char address[300];  /* where it listens; "": nowhere yet */
 	struct tern_server_history history;
-	struct servers members;            /* of --join */
+	struct servers members;  /* of --join, or the others of --follow's job */
+	struct servers followed; /* --follow */
+	struct standby standby;
 	struct tern_server_memory *memory; /* what the next server begins with */
 	struct tern_view view; /* newest one that is known of the job's servers */
 	char zero[128];        /* newest address of server 0 that is known; "": none is */
@@ -150,6 +158,10 @@ static void stop(struct role *role, const char *why, bool save)
 	struct tern_server_stats stats;
 	char text[120];
 
+	if (s->standby.follower) {
+		standby_stop(&s->standby, why);
+		return;
+	}
 	tern_server_stats(s->server, &stats);
 	role->can_resume = knows_snapshot(s);
 	/* if no worker has ever joined, nothing is lost */
@@ -163,6 +175,10 @@ static void describe(struct role *role, char *text, size_t bytes)
 {
 	struct server_role *s = (struct server_role *)role;
 
+	if (s->standby.follower) {
+		standby_describe(&s->standby, text, bytes);
+		return;
+	}
 	tern_server_describe(s->server, text, bytes);
 	tern_server_take_snapshot(s->server);
 }
@@ -310,6 +326,12 @@ static void aborted(void *arg, const char *text)
 		arg, json_pack("{ss so}", "event", "aborted", "text", report_text(text)));
 }
 
+/* Tells a launcher which process can take the place of this one. */
+static void followed(void *arg, const char *address)
+{
+	role_report(arg, json_pack("{ss ss}", "event", "followed", "address", address));
+}
+
 /* Reports how many gradients were applied. A gradient is counted once for each of its
  * chunks on this server. */
 static void report_applied(struct server_role *s)
@@ -350,6 +372,7 @@ static bool goes_back(struct server_role *s, const char *text)
 	tern_server_stats(s->server, &stats);
 	s->index = stats.index;
 	s->no_workers = s->no_workers || stats.no_workers;
+	s->follows_again = stats.follows_again;
 	s->view = *tern_server_view(s->server);
 	if (tern_server_zero(s->server))
 		snprintf(s->zero, sizeof(s->zero), "%s", tern_server_zero(s->server));
@@ -357,6 +380,16 @@ static bool goes_back(struct server_role *s, const char *text)
 	if (stats.drained) {
 		s->role.left = s->role.over = true;
 		note(s, "this server was removed from the job, which goes on without it");
+		return true;
+	}
+	if (stats.replaced) {
+		s->role.left = s->role.over = true;
+		note(s, text);
+		return true;
+	}
+	if (stats.follows_again && !s->role.signal) {
+		note(s, text);
+		s->role.again = s->role.over = true;
 		return true;
 	}
 	if (s->role.signal) {
@@ -500,10 +533,12 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.snapshots = snapshots_opts(&settings->snapshots),
 		.resume = s->memory ? NULL : find_resume(s),
 		.goes_back = settings->server_wait_s && settings->snapshots.directory,
-		.returns = s->has_begun || settings->join,
+		.returns = s->has_begun || settings->join || settings->follow,
 		.has_begun = s->has_begun,
 		.from_memory = s->memory,
 		.absent_ns = absent_ns(s),
+		.follows =
+			settings->follow && !s->has_begun ? s->followed.address[0] : NULL,
 		.view = &s->view,
 		.zero = s->has_begun && *s->zero ? s->zero : NULL,
 		.index = s->index,
@@ -513,6 +548,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.lost = lost,
 		.came = came,
 		.aborted = aborted,
+		.followed = followed,
 		.ended = ended,
 		.arg = &s->role,
 	};
@@ -579,10 +615,65 @@ static void keep(struct server_role *s)
 	note(s, text);
 }
 
+/* What is known of the job comes from the server that was followed. */
+static void know_job(struct server_role *s)
+{
+	const struct tern_ps_job *job = &s->memory->job;
+
+	s->index = tern_view_number(job, s->memory->index);
+	snprintf(s->role.name, sizeof(s->role.name), "server %u", s->index);
+	tern_view_of_job(job, &s->view);
+	s->members.count = 0;
+	for (uint32_t i = 0; i < job->server_count; i++)
+		if (i != s->memory->index)
+			snprintf(s->members.address[s->members.count++],
+				sizeof(s->members.address[0]), "%s", job->servers[i]);
+}
+
+/* --follow: follows the server until it is lost. 0: this process comes in its place now. */
+static int stand_by(struct server_role *s)
+{
+	const struct server_settings *settings = s->settings;
+	int r;
+
+	if (!*s->address)
+		fabric_listen_address(&settings->fabric, settings->listen,
+			"tern-follower", s->address, sizeof(s->address));
+	snprintf(s->role.name, sizeof(s->role.name), "follower");
+	s->standby.role = &s->role;
+	s->standby.stop = stop;
+	s->standby.describe = describe;
+	s->standby.updater = s->updater;
+	s->standby.server = s->followed.address[0];
+	s->standby.has_index = settings->index != UINT64_MAX;
+	s->standby.index = s->index;
+	s->standby.listen = s->address;
+	s->standby.listen_bytes = sizeof(s->address);
+	s->standby.memory_bytes = memory_bytes();
+	s->standby.wait_s = settings->server_wait_s;
+	s->standby.memory = TERN_TAKE(s->memory);
+	r = standby_run(&s->standby);
+	if (r)
+		return r;
+	s->memory = TERN_TAKE(s->standby.memory);
+	know_job(s);
+	snprintf(s->role.name, sizeof(s->role.name), "server %u", s->index);
+	return 0;
+}
+
+/* True if this process follows, now or again. */
+static bool follows(const struct server_role *s)
+{
+	return s->settings->follow && !s->has_begun;
+}
+
 /* Runs the server until it has ended, each time that its job goes back. */
 static void serve(struct server_role *s)
 {
-	int r = start(s);
+	int r = follows(s) ? stand_by(s) : 0;
+
+	if (r == 0)
+		r = start(s);
 
 	while (r == 0) {
 		if (!s->role.again)
@@ -595,6 +686,8 @@ static void serve(struct server_role *s)
 		r = role_open_again(&s->role, 0);
 		if (!role_back_pause(&s->role))
 			return;
+		if (r == 0 && s->follows_again)
+			r = stand_by(s);
 		if (r == 0)
 			r = start(s);
 	}
@@ -626,12 +719,46 @@ static int check_join(struct server_role *s, struct message *error)
 		settings->join, &settings->fabric, s->role.domain, &s->members, error);
 }
 
+/* Takes the address of --follow, and checks what else it needs. */
+static int check_follow(struct server_role *s, struct message *error)
+{
+	const struct server_settings *settings = s->settings;
+	const char *other = settings->join               ? "join"
+			    : settings->snapshots.resume ? "resume"
+							 : NULL;
+
+	if (!settings->follow)
+		return 0;
+	if (other)
+		return options_refuse(error,
+			"--follow %.300s: does not go with --%s: the server that is "
+			"followed tells the rest",
+			settings->follow, other);
+	if (settings->server_wait_s == 0)
+		return options_refuse(error,
+			"--follow %.300s: needs a --server-wait above 0, for the server "
+			"to "
+			"be there",
+			settings->follow);
+	if (!settings->snapshots.directory)
+		return options_refuse(error,
+			"--follow %.300s: needs --snapshots, the directory of the job",
+			settings->follow);
+	if (settings->device.cuda)
+		return options_refuse(error,
+			"--follow %.300s: not yet with --server-device cuda: a follower "
+			"updates on the CPU",
+			settings->follow);
+	return servers_read_followed(
+		settings->follow, &settings->fabric, s->role.domain, &s->followed, error);
+}
+
 /* A server that comes to a job finds the job's own snapshots in the directory. */
 static int check_snapshots(const struct server_settings *settings, struct message *error)
 {
 	struct snapshot_settings snapshots = settings->snapshots;
 
-	if (settings->join && snapshots.directory &&
+	if ((settings->join || settings->follow) && snapshots.directory &&
 		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
 		snapshots.resume = snapshots.directory;
 	return snapshots_check(&snapshots, error);
@@ -641,7 +768,7 @@ static int check_snapshots(const struct server_settings *settings, struct messag
  * disk: the thread of logdir_open() meets its errors, which become warnings. */
 static int check_logdir(const struct server_settings *settings, struct message *error)
 {
-	bool recovers = settings->join || settings->snapshots.resume;
+	bool recovers = settings->join || settings->follow || settings->snapshots.resume;
 
 	return recovers ? 0 : logdir_check(settings->logdir, error);
 }
@@ -686,6 +813,8 @@ static int server_run(int argc, char **argv)
 			"--listen", settings.listen, &error);
 	if (r == 0)
 		r = check_join(&s, &error);
+	if (r == 0)
+		r = check_follow(&s, &error);
 	if (r && !s.role.code)
 		role_fail(&s.role, true, "%s", error.text);
 	secret_forget(&secret);
@@ -698,6 +827,7 @@ static int server_run(int argc, char **argv)
 	if (r == 0)
 		serve(&s);
 	role_cut(&s.role);
+	standby_fini(&s.standby);
 	tern_server_free(s.server);
 	tern_server_memory_free(s.memory);
 	tern_updater_free(s.updater);

@@ -16,4 +16,8 @@ struct servers {
 int servers_read(const char *join, const struct fabric_settings *fabric,
 	const struct tern_domain *domain, struct servers *out, struct message *error);
 
+/* Reads the value of --follow: one address, in the same form. */
+int servers_read_followed(const char *follow, const struct fabric_settings *fabric,
+	const struct tern_domain *domain, struct servers *out, struct message *error);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "ps/job.h"
 #include "tools/output.h"
 #include "tools/report.h"
 
@@ -131,6 +132,38 @@ static int ask_rest(
 	return 0;
 }
 
+/* Moves the follower of the server that has answered to its entry of "servers", and asks the other
+ * servers for theirs: a server knows only its own one. One that does not answer has none there. */
+static int ask_followers(
+	struct ask *ask, json_t *answer, uint64_t deadline_ns, struct message *error)
+{
+	json_t *own = json_object_get(answer, "follower");
+	json_t *one;
+	size_t i;
+	int r = 0;
+
+	if (!own)
+		return 0;
+	json_array_foreach(json_object_get(answer, "servers"), i, one)
+	{
+		const char *address = json_string_value(json_object_get(one, "address"));
+		json_t *other = NULL;
+
+		if (number(one, "server") == number(answer, "server")) {
+			json_object_set(one, "follower", own);
+			continue;
+		}
+		if (r == -EINTR || !address)
+			continue;
+		r = ask_one(ask, address, TERN_WORKERS_MAX - 1, ZERO_NS, deadline_ns,
+			&other, error);
+		json_object_set(one, "follower", json_object_get(other, "follower"));
+		json_decref(other);
+	}
+	json_object_del(answer, "follower");
+	return r == -EINTR ? r : 0;
+}
+
 int status_ask(struct ask *ask, json_t **answer, struct message *error)
 {
 	uint64_t deadline_ns = tern_clock_ns() + ask->wait_ns;
@@ -145,6 +178,8 @@ int status_ask(struct ask *ask, json_t **answer, struct message *error)
 		r = ask_zero(ask, answer, deadline_ns, error);
 	if (r == 0)
 		r = ask_rest(ask, *answer, deadline_ns, error);
+	if (r == 0)
+		r = ask_followers(ask, *answer, deadline_ns, error);
 	if (r < 0)
 		json_decref(TERN_TAKE(*answer));
 	else

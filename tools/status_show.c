@@ -217,6 +217,16 @@ static void show_job(FILE *to, const json_t *a)
 
 /* ---- the processes ---- */
 
+static void show_follower(FILE *to, const json_t *f)
+{
+	if (!f)
+		return;
+	fprintf(to, "  followed by %s", field_text(f, "address"));
+	if (!json_is_true(json_object_get(f, "complete")))
+		fprintf(to, ", which has %.0f of %.0f chunks", field_number(f, "filled"),
+			field_number(f, "chunks"));
+}
+
 static void show_servers(FILE *to, const json_t *a)
 {
 	const json_t *servers = json_object_get(a, "servers"), *one;
@@ -227,8 +237,10 @@ static void show_servers(FILE *to, const json_t *a)
 	fputs("\nserver  state    address\n", to);
 	json_array_foreach(servers, i, one)
 	{
-		fprintf(to, "%-7.0f %-8s %s\n", field_number(one, "server"),
+		fprintf(to, "%-7.0f %-8s %s", field_number(one, "server"),
 			field_text(one, "state"), field_text(one, "address"));
+		show_follower(to, json_object_get(one, "follower"));
+		fputc('\n', to);
 	}
 }
 

@@ -28,8 +28,8 @@
 
 #include "tools/guard.h"
 
-/* largest number of servers plus workers of a job */
-#define SUPERVISE_CHILDREN_MAX (256 + 4096)
+/* largest number of servers, workers and followers of a job */
+#define SUPERVISE_CHILDREN_MAX (256 + 4096 + 256)
 #define SUPERVISE_ARGS_MAX     64
 #define SUPERVISE_SECRET_FD    3
 /* Path by which a program can open the secret: the value of TERN_SECRET_FILE. */

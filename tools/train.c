@@ -16,7 +16,8 @@
  * A worker may die once the steps have begun: the servers continue with the other
  * workers. The loss is reported in a line, after the same wait, unless the job has failed
  * by then. A job with --snapshots in sync mode also goes on after a server or the last worker
- * was killed: it is started again, and all others stay (restart.h).
+ * was killed: it is started again, and all others stay (restart.h). With --replicas 2 each server
+ * has a follower, which takes the place of a killed server.
  *
  * At most UNREADY_MAX workers are starting at once. A worker that has started has its data
  * in memory, so the free memory then shows whether more workers fit. The limit also leaves
@@ -45,6 +46,12 @@ struct train_settings {
 static const struct option options[] = {
 	JOB_OPTIONS,
 	LAUNCH_OPTIONS(struct train_settings, launch),
+	OPTION(COUNT, "replicas", "1|2",
+		"processes that hold the share of each server; 2: each server has a "
+		"follower, which takes its place when it is killed, so no step is made "
+		"again; needs --snapshots",
+		struct train_settings, launch.replicas, .initial = "1", .min = 1,
+		.max = 2),
 	OPTION(TEXT, "secret-file", "PATH",
 		"file with the secret of the job, instead of one that is made for it: "
 		"whoever has it can join the job, and ask it (tern status)",
@@ -87,7 +94,7 @@ static bool is_for_servers(const struct train *t, const char *arg)
 	static const char *const names[] = {"--listen", "--server-device",
 		"--server-threads", "--worker-timeout", "--on-stall", "--snapshots",
 		"--snapshot-every", "--snapshot-keep", "--resume", "--logdir",
-		"--restarts", "--secret-file"};
+		"--restarts", "--secret-file", "--replicas"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -132,10 +139,12 @@ static void report_start(struct launch *l)
 	const struct job_settings *job = ((struct train *)l->sup.arg)->job;
 
 	report(&l->out, "train",
-		json_pack("{ss ss ss sI sI sI ss}", "event", "start", "model", job->model,
-			"fabric", fabric_name(&job->fabric), "servers",
-			(json_int_t)job->servers, "workers", (json_int_t)job->workers,
-			"slots", (json_int_t)job->slots, "join", l->join));
+		json_pack("{ss ss ss sI sI sI sI ss}", "event", "start", "model",
+			job->model, "fabric", fabric_name(&job->fabric), "servers",
+			(json_int_t)job->servers, "replicas",
+			(json_int_t)l->opts.settings->replicas, "workers",
+			(json_int_t)job->workers, "slots", (json_int_t)job->slots, "join",
+			l->join));
 }
 
 /* ---- events of the children ---- */
@@ -374,6 +383,21 @@ static void note_saving(struct child *c, const char *name)
 		c->saving = false;
 }
 
+/* Takes an event of a follower. Its errors do not end the job. */
+static void take_follower_event(
+	struct train *t, const struct child *c, const char *name, json_t *event)
+{
+	if (strcmp(name, "listening") == 0) {
+		launch_take_listening(&t->l, c, event);
+	} else if (strcmp(name, "completed") == 0) {
+		t->l.completed = true;
+	} else if (strcmp(name, "error") == 0 || strcmp(name, "warning") == 0) {
+		json_object_set_new(event, "event", json_string("warning"));
+		json_object_set_new(event, "who", json_string(c->name));
+		report(&t->l.out, c->name, json_incref(event));
+	}
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct train *t = arg;
@@ -389,6 +413,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 	}
 	if (!name) {
 		output_error(&t->l.out, c->name, "%s", line);
+	} else if (launch_is_follower(&t->l, c)) {
+		take_follower_event(t, c, name, event);
 	} else if (strcmp(name, "error") == 0) {
 		take_error(t, c, event);
 	} else if (is_for_all(t, c, name)) {
@@ -402,6 +428,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		launch_take_begun(&t->l, c);
 	} else if (strcmp(name, "back") == 0) {
 		launch_take_back(&t->l, c);
+	} else if (strcmp(name, "followed") == 0) {
+		launch_take_followed(&t->l, c, event);
 	} else if (strcmp(name, "saving") == 0) {
 		launch_take_saving(&t->l, c);
 	} else if (strcmp(name, "aborted") == 0) {
@@ -440,6 +468,10 @@ static void on_exit_of(void *arg, struct child *c)
 
 	if (t->ending)
 		return;
+	if (launch_is_follower(&t->l, c)) {
+		restart_follower(&t->l, c);
+		return;
+	}
 	taken = !t->done && restart_takes(&t->l, c);
 	if (taken && !launch_is_worker(&t->l, c))
 		return;
@@ -537,11 +569,13 @@ static int turn_ms(const struct train *t)
 	return -1;
 }
 
-/* The results are there, but a server was started again that waits for its job: nobody comes any
- * more. */
+/* The results are there, or no worker is left, but a server in the place of a lost one waits for its
+ * job: nobody comes any more. */
 static void settle_done(struct train *t)
 {
-	if (!t->done || !t->l.went_back || t->l.served_ns)
+	if (!t->l.went_back || t->l.served_ns)
+		return;
+	if (!t->done && (launch_running(&t->l, true) || restart_is_pending(&t->l)))
 		return;
 	for (unsigned i = 0; i < t->l.opts.servers; i++)
 		if (t->l.sup.children[i].running && t->l.at_steps[i])
@@ -577,9 +611,8 @@ static int conclude_interrupted(struct train *t)
 		describe_step(t, where, sizeof(where));
 	else
 		snprintf(where, sizeof(where),
-			"its start, with %u of %llu processes started",
-			t->l.sup.child_count,
-			(unsigned long long)(t->job->servers + t->job->workers));
+			"its start, with %u of %u processes started",
+			t->l.sup.child_count, launch_size(&t->l));
 	snprintf(text, sizeof(text), "ended by %s at %s%s", signals_name(t->l.sup.signal),
 		where, t->job->save && !t->saved ? ": nothing was saved" : "");
 	return launch_say_end(&t->l, launch_signal_code(&t->l), text);
@@ -635,6 +668,27 @@ static int conclude(struct train *t)
 	return launch_say_end(&t->l, t->input_error ? EXIT_INPUT : EXIT_JOB, t->l.error);
 }
 
+static int check_replicas(const struct train_settings *s, struct message *error)
+{
+	const char *without = NULL;
+
+	if (s->launch.replicas < 2)
+		return 0;
+	if (s->job.mode.kind != TERN_MODE_SYNC)
+		without = "needs --mode sync: a follower takes the place of a server in "
+			  "sync mode only";
+	else if (!s->launch.snapshots.directory)
+		without = "needs --snapshots DIR: a job without snapshots cannot go on "
+			  "when a server is lost";
+	else if (s->launch.restarts == 0)
+		without = "needs --restarts above 0: without restarts the job ends when "
+			  "a server is lost";
+	else if (s->launch.server_device.cuda)
+		without = "needs --server-device cpu: followers of servers that compute "
+			  "on a GPU are not supported";
+	return without ? options_refuse(error, "--replicas 2 %s", without) : 0;
+}
+
 static int check(struct train_settings *s, const struct launch_opts *opts,
 	struct secret *secret, struct message *error)
 {
@@ -644,6 +698,8 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 		(s->launch.snapshots.directory || s->launch.snapshots.resume))
 		r = options_refuse(error, "--%s needs --mode sync",
 			s->launch.snapshots.directory ? "snapshots" : "resume");
+	if (r == 0)
+		r = check_replicas(s, error);
 	if (r == 0)
 		r = device_check_memory(s->job.tensor_memory,
 			s->job.device.cuda || s->launch.server_device.cuda, error);
@@ -663,6 +719,7 @@ static struct launch_opts launch_opts(const struct train_settings *s)
 		.servers = s->job.servers,
 		.workers = s->job.workers,
 		.all_workers = s->job.workers,
+		.followers = s->launch.replicas == 2 ? s->job.servers : 0,
 		.goes_back = restart_is_wanted(&s->launch),
 		.json = s->job.json,
 	};

@@ -70,6 +70,8 @@ struct worker_role {
 	const struct worker_settings *settings;
 	struct servers named;  /* those of --join, where they are now */
 	struct tern_view view; /* the job's servers, where they are now */
+	struct tern_worker_place
+		places[TERN_SERVERS_MAX]; /* and where else they may be */
 	struct job_data data;
 	struct device device;
 	struct tern_model *model;
@@ -750,6 +752,7 @@ static struct tern_worker_opts worker_opts(struct worker_role *w)
 		.decision_ns = job_drain_ns(w->settings->drain_within_s, 6),
 		.returns = w->role.back_ns > 0,
 		.has_begun = w->has_begun,
+		.places = w->places,
 		.moved = moved,
 		.viewed = viewed,
 		.finishing = finishing,

@@ -177,7 +177,8 @@ struct tern_session_opts {
 	 * negative: the session ends then.
 	 *
 	 * When the server is here again, the job goes on from its newest snapshot, or, if no
-	 * server was lost, from what the servers have in memory. A session without which the job
+	 * server was lost, or a follower has taken the place of the lost one (tern server
+	 * --follow), from what the servers have in memory. A session without which the job
 	 * has gone on, since its connections were cut, comes again by itself, at most three times
 	 * in 10 minutes.
 	 *

@@ -14,6 +14,7 @@
 struct tern_dataset *data, *test;
 uint64_t staging_bytes;
 void (*adjust_job)(struct tern_ps_job *job);
+void (*adjust_server)(struct tern_server_opts *opts);
 
 /* ---- data: two classes separated by a plane ---- */
 
@@ -191,6 +192,7 @@ bool all_ended(const struct member *members, unsigned count)
 void start_servers(struct member *m, const struct setup *setup, char addresses[][128])
 {
 	for (unsigned i = 0; i < setup->servers; i++) {
+		struct tern_server_opts opts;
 		char listen[64];
 
 		if (strcmp(setup->fabric, "shm") == 0)
@@ -200,16 +202,16 @@ void start_servers(struct member *m, const struct setup *setup, char addresses[]
 			snprintf(listen, sizeof(listen), "%s://127.0.0.1:0",
 				setup->fabric);
 		open_server(&m[i]);
-		assert_int_equal(
-			tern_server_new(&(struct tern_server_opts){.domain = m[i].domain,
-						.ctx = m[i].ctx,
-						.updater = m[i].updater,
-						.staging_bytes = staging_bytes,
-						.listen = listen,
-						.ended = server_ended,
-						.arg = &m[i]},
-				&m[i].server),
-			0);
+		opts = (struct tern_server_opts){.domain = m[i].domain,
+			.ctx = m[i].ctx,
+			.updater = m[i].updater,
+			.staging_bytes = staging_bytes,
+			.listen = listen,
+			.ended = server_ended,
+			.arg = &m[i]};
+		if (adjust_server)
+			adjust_server(&opts);
+		assert_int_equal(tern_server_new(&opts, &m[i].server), 0);
 		snprintf(addresses[i], 128, "%s", tern_server_address(m[i].server));
 	}
 }

@@ -62,6 +62,8 @@ extern struct tern_dataset *data, *test;
 extern uint64_t staging_bytes;
 /* Changes the job that workers bring; NULL: nothing is changed. */
 extern void (*adjust_job)(struct tern_ps_job *job);
+/* Changes the options of each server; NULL: nothing is changed. */
+extern void (*adjust_server)(struct tern_server_opts *opts);
 
 int make_data(void **state);
 int free_data(void **state);

@@ -84,6 +84,12 @@ static void test_what_went_wrong_is_told(void **state)
 	check_has("{\"snapshot\":{\"failures\":2,\"why\":\"no space\",\"taking\":9}}",
 		"snapshot   none yet; that of step 9 is being taken\n"
 		"           2 snapshots failed since: no space\n");
+	check_has("{\"servers\":[{\"server\":0,\"state\":\"joined\",\"address\":\"a\","
+		  "\"follower\":{\"address\":\"b\",\"complete\":true}},{\"server\":1,"
+		  "\"state\":\"joined\",\"address\":\"c\",\"follower\":{\"address\":"
+		  "\"d\",\"complete\":false,\"filled\":3,\"chunks\":12}}]}",
+		"0       joined   a  followed by b\n"
+		"1       joined   c  followed by d, which has 3 of 12 chunks\n");
 	check_has("{\"partial\":\"gone\",\"server\":3}",
 		"partial    only server 3 has answered, and server 0 knows more: gone\n");
 }

@@ -5,7 +5,7 @@ a snapshot is written, while a job goes on after another fault, and at the end: 
 added and removed, full disks, and between two hosts cut links and lost packets. In the end each job has saved the bytes
 of a job that nothing has happened to. The kinds of jobs take turns:
 
-  launcher  tern train starts all processes (chaos_launched.py)
+  launcher  tern train starts all processes, in half of the jobs with followers of the servers (chaos_launched.py)
   hand      a user starts servers and workers by hand (chaos_hand.py)
   hosts     the same on two hosts (network namespaces), whose link is cut or loses packets
   program   tern run, with a user's PyTorch model
@@ -154,7 +154,7 @@ def make_story(kind, seed, left, missing, resources):
         disk = SmallDisk(job.SCRATCH / f"{seed}-disk", 14 * len(undisturbed.expected(STEPS)))
         resources.callback(disk.end)
     if kind == "launcher":
-        story = LaunchedStory(seed, left, STEPS, train, EVERY, disk)
+        story = LaunchedStory(seed, left, STEPS, train, EVERY, disk, followers=True)
     else:
         story = HandStory(seed, left, STEPS, options, EVERY, disk, hosts)
     return story, undisturbed.saved, undisturbed.expected(STEPS)

@@ -3,6 +3,7 @@
 given up is started again by its user, with other numbers of servers and workers."""
 import os
 import random
+import re
 import signal
 import time
 
@@ -29,6 +30,12 @@ class Life(Watched):
             return "recovery" if again else "join"
         return "end" if any(e["event"] == "progress" and e["step"] == self.steps for e in events) else "steps"
 
+    def promoted(self):
+        """The pids of followers that have taken the places of servers."""
+        told = (re.search(r"its follower \(pid (\d+)\) takes its place", e["text"])
+                for e in list(self.events) if e["event"] == "restart")
+        return {int(found[1]) for found in told if found}
+
     def processes(self):
         """{(role, index): pid}"""
         found = {}
@@ -36,7 +43,8 @@ class Life(Watched):
             if pid == self.process.pid:
                 found["launcher", 0] = pid
             elif words[1:2] in (["server"], ["worker"]):
-                found[words[1], int(words[words.index("--index") + 1])] = pid
+                follows = "--follow" in words and pid not in self.promoted()
+                found["follower" if follows else words[1], int(words[words.index("--index") + 1])] = pid
             elif job.index_of_program(pid) is not None:
                 found["worker", job.index_of_program(pid)] = pid
         return found
@@ -51,17 +59,18 @@ class Life(Watched):
 
 class LaunchedStory(Story):
     """`command` makes the words of the command line from the options of the launcher and the file of the results. A
-    snapshot is taken each `every` steps."""
+    snapshot is taken each `every` steps. With `followers` each server may have one."""
 
-    def __init__(self, seed, left, steps, command, every, disk=None):
+    def __init__(self, seed, left, steps, command, every, disk=None, followers=False):
         super().__init__(seed, left, steps, disk)
         self.command, self.every, self.is_done = command, every, False
+        self.replicas = ["--replicas", 2] if followers and self.rng.random() < 0.5 else []
 
     def start(self):
         servers, workers = self.rng.randint(1, 3), self.rng.randint(1, 3)
         more = ["--resume", self.directory] if self.has_snapshots() else []
         launcher = ["--fabric", self.fabric, "--servers", servers, "--workers", workers, "--snapshots", self.directory,
-                    "--snapshot-every", self.every, "--json", *more]
+                    "--snapshot-every", self.every, *self.replicas, "--json", *more]
         self.life = Life([*self.prefix, job.TERN, *self.command(launcher, self.results)], self.log, self.steps,
                          again=bool(self.hit or self.missed))
 
@@ -108,14 +117,14 @@ class LaunchedStory(Story):
         return found
 
     def signal_one(self, phase):
-        role = self.rng.choice(["server"] * 3 + ["worker"] * 2 + ["launcher"])
+        role = self.rng.choice(["server"] * 3 + ["worker"] * 2 + ["launcher"] + ["follower"] * (3 if self.replicas else 0))
         victims = self.victims(role, phase)
         if not victims:
             return False
         (_, index), pid = self.rng.choice(victims)
         way = self.rng.choice([signal.SIGKILL] * 2 + [signal.SIGINT] if role == "launcher" else
                               [signal.SIGKILL] * 5 + [signal.SIGSTOP])
-        fault = f"kill {role}" if way == signal.SIGKILL else way.name
+        fault = f"kill {role}" if way == signal.SIGKILL else f"{way.name} follower" if role == "follower" else way.name
         is_sent = []
 
         def send():

@@ -13,8 +13,8 @@ from watched import HANG_S, until_new_step
 
 PHASES = "join", "steps", "snapshot", "recovery", "end"
 # The rows of the table. Each row tells who is hit and how.
-FAULTS = ("kill server", "kill worker", "kill launcher", "SIGTERM server", "SIGTERM worker", "SIGINT", "SIGSTOP",
-          "drain", "add", "full disk", "cut", "loss")
+FAULTS = ("kill server", "kill worker", "kill follower", "kill launcher", "SIGTERM server", "SIGTERM worker", "SIGINT",
+          "SIGSTOP", "SIGSTOP follower", "drain", "add", "full disk", "cut", "loss")
 READ_S = 0.01  # within this time the events that a process had printed before a fault are read
 LONG_S = 4  # how long a full disk or a cut is kept at most
 

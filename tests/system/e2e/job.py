@@ -146,9 +146,10 @@ class Job:
         return marked(self.mark)
 
     def pids(self):
-        """Returns {(role, index): pid} of the processes that run `tern ROLE ... --index INDEX`."""
-        return {(words[1], int(words[words.index("--index") + 1])): pid for pid, words in self.processes().items()
-                if "--index" in words}
+        """Returns {(role, index): pid} of the processes that run `tern ROLE ... --index INDEX`. A process that was
+        started as a follower (`tern server --follow`) counts as one, also after it has become a server."""
+        return {("follower" if "--follow" in words else words[1], int(words[words.index("--index") + 1])): pid
+                for pid, words in self.processes().items() if "--index" in words}
 
     def pid_of(self, role, index):
         """pid of the process that runs `tern ROLE ... --index INDEX`."""

@@ -15,6 +15,7 @@
 #include "ps/snapshot.h"
 #include "server/memory.h"
 #include "tests/system/sim/again.h"
+#include "tests/system/sim/followers.h"
 #include "tests/system/sim/program.h"
 
 /* As in tools/role.c: how long a process waits before it is made anew. */
@@ -36,7 +37,9 @@ bool job_is_complete(const struct job *j)
 bool job_is_lost(const struct member *m)
 {
 	return tern_sim_crashed(m->process) || m->doubled ||
-	       (m->ended && (m->asked || (m->server && m->server->stats.drained)));
+	       (m->ended &&
+		       (m->asked || (m->server && (m->server->stats.drained ||
+							  m->server->stats.replaced))));
 }
 
 /* ---- which servers the job has ---- */
@@ -239,10 +242,27 @@ static void bury(struct job *j, struct member *m)
 		.shown = 0,
 		.has_begun = old->has_begun,
 		.servers = TERN_TAKE(old->servers),
-		.view = TERN_TAKE(old->view)};
+		.view = TERN_TAKE(old->view),
+		.places = TERN_TAKE(old->places)};
 	memcpy(m->met, old->met, sizeof(m->met));
 	memcpy(m->zero, old->zero, sizeof(m->zero));
 	memcpy(m->address, old->address, sizeof(m->address));
+}
+
+void job_replace_server(struct job *j, unsigned i, const struct member *now)
+{
+	struct member *m = &j->members[i];
+
+	if (job_is_lost(m))
+		end_process(m);
+	else
+		m->doubled = true;
+	m->again_ns = 0;
+	memcpy(m->address, j->addresses[i], sizeof(m->address));
+	bury(j, m);
+	free(TERN_TAKE(m->view));
+	*m = *now;
+	m->seat->member = m;
 }
 
 /* As tools/server.c does: the server begins with what server 0 has named. */
@@ -295,7 +315,7 @@ static void start_server(struct job *j, struct member *m)
 	tern_server_stats(m->server, &stats);
 	if (job_is_lost(m)) {
 		stats.told_step = 0;
-		j->forgets = true;
+		j->forgets = true; /* also where a follower was lost since */
 	}
 	other = added ? 0 : other;
 	keep_view(m);
@@ -356,6 +376,7 @@ static void start_worker(struct job *j, struct member *m)
 	if (lost) {
 		free(TERN_TAKE(m->servers));
 		free(TERN_TAKE(m->view));
+		free(TERN_TAKE(m->places));
 	}
 	if (!m->servers)
 		know_servers(j, m);
@@ -415,12 +436,12 @@ static void make_again(struct job *j, struct member *m)
 						      job_is_lost(m) ? 20000 : 500));
 		job_call_at(j, m->again_ns);
 	}
-	if (!job_comes_again(j, m) || now_ns < m->again_ns)
+	if (!job_comes_again(j, m) || now_ns < m->again_ns || followers_replace(j, m))
 		return;
 	j->resumes = j->has_snapshot(j);
 	if (job_is_server(j, m))
 		start_server(j, m);
-	else
+	else if (!job_is_lost(m) || !followers_wait(j))
 		start_worker(j, m);
 }
 
@@ -432,7 +453,7 @@ static void lose_one(struct job *j)
 	struct member *m = job_victim(
 		j, server ? 0 : j->servers, server ? j->servers : j->count - j->servers);
 
-	if (!m || job_is_complete(j))
+	if (!m || job_is_complete(j) || followers_spare(j, m))
 		return;
 	j->has_lost = true;
 	if (server)
@@ -440,6 +461,7 @@ static void lose_one(struct job *j)
 	else
 		j->losses--;
 	m->asked = server && tern_sim_dice(j->sim, 300);
+	followers_on_loss(j, m);
 	if (m->asked)
 		tern_server_stop(m->server, "asked", true);
 	else
@@ -566,4 +588,6 @@ void job_make_again(struct job *j)
 			make_again(j, &j->members[i]);
 	for (unsigned i = 0; i < j->former_count; i++)
 		make_doubled_again(j, j->former[i]);
+	if (j->followed)
+		followers_tend(j);
 }

@@ -20,6 +20,8 @@ bool job_remove(struct job *j, unsigned number);
 /* A user starts a worker of the next number that no worker of the job has had, as the first ones were
  * started. NULL: there is no room for it. */
 struct member *job_add_next_worker(struct job *j);
+/* Another process has taken the place of server i: `now`, which is copied. The former one is put aside. */
+void job_replace_server(struct job *j, unsigned i, const struct member *now);
 /* Makes the simulator call job_disturb() at that time. */
 void job_call_at(struct job *j, uint64_t at_ns);
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "client/engine_computer.h"
+#include "tests/system/sim/followers.h"
 #include "tests/system/sim/program.h"
 #include "tests/system/sim/scenario.h"
 #include "tests/system/sim/user.h"
@@ -153,8 +154,12 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 
 void job_start_server(struct job *j, struct member *m, unsigned i, const char *address)
 {
-	const char *member = m->met;
+	const char *members[MEMBERS_MAX] = {m->met};
+	unsigned member_count = *m->met != '\0';
 
+	for (unsigned k = 0; k < m->other_count; k++)
+		members[k] = m->others[k];
+	member_count = m->others ? m->other_count : member_count;
 	m->index = i;
 	open_member(j, m, "server", i);
 	if (j->disks[i])
@@ -179,8 +184,9 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .goes_back = j->goes_back,
 			    .returns = m->again,
 			    .absent_ns = 30 * TERN_NS_PER_MS,
-			    .members = &member,
-			    .member_count = *member != '\0',
+			    .members = members,
+			    .member_count = member_count,
+			    .follows = m->others ? m->follows : NULL,
 			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
 			    .has_begun = m->has_begun,
@@ -212,6 +218,9 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 		return;
 	}
 	m->engine = j->engine(j->engine_arg, job.batch);
+	if (j->goes_back && !m->places)
+		m->places = calloc(TERN_SERVERS_MAX, sizeof(*m->places));
+	tern_assert(m->places || !j->goes_back);
 	let_hang(m);
 	if (engine_computer_new(
 		    &(struct engine_computer_opts){.env = tern_sim_env(m->process),
@@ -235,6 +244,7 @@ void job_start_worker(struct job *j, struct member *m, unsigned index, bool retu
 			    .goes_back = j->goes_back,
 			    .returns = returns,
 			    .has_begun = returns,
+			    .places = m->places,
 			    .moved = j->goes_back ? job_on_moved : NULL,
 			    .viewed = j->goes_back ? job_on_viewed : NULL,
 			    .save_path = "result",
@@ -469,7 +479,8 @@ static uint64_t staged(const struct tern_server *s)
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		if (s->chunks[i].state == CHUNK_GATHERING ||
 			s->chunks[i].state == CHUNK_SUMMING ||
-			(s->chunks[i].state == CHUNK_APPLYING && s->job.clip_norm == 0))
+			(s->chunks[i].state == CHUNK_APPLYING &&
+				s->chunks[i].arrived_count > 0))
 			bytes += s->held_most * s->chunks[i].plan->count * sizeof(float);
 	return bytes;
 }
@@ -749,7 +760,7 @@ bool job_judge(const struct job *j)
 	return good;
 }
 
-static void free_member(struct member *m)
+void job_free_member(struct member *m)
 {
 	tern_sim_forget(m->process, m->ctx);
 	tern_context_free(m->ctx);
@@ -761,17 +772,20 @@ static void free_member(struct member *m)
 	engine_computer_free(m->computer);
 	tern_engine_free(m->engine);
 	user_free(m->user);
+	free(m->others);
 	free(m->servers);
 	free(m->view);
+	free(m->places);
 	free(m->seat);
 }
 
 void job_finish(struct job *j)
 {
+	followers_finish(j);
 	for (unsigned i = j->count; i-- > 0;)
-		free_member(&j->members[i]);
+		job_free_member(&j->members[i]);
 	for (unsigned i = j->former_count; i-- > 0;)
-		free_member(j->former[i]);
+		job_free_member(j->former[i]);
 	for (unsigned i = j->count; i-- > 0;)
 		tern_sim_process_free(j->members[i].process);
 	for (unsigned i = j->former_count; i-- > 0;) {

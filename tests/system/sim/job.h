@@ -64,9 +64,10 @@ struct member {
 	 * has named. */
 	char (*servers)[128];
 	struct tern_view *view; /* the job's servers, as it knows them; NULL: not yet */
-	uint64_t again_ns;      /* when the member is made anew; 0: it is not */
-	bool again;             /* it was made anew */
-	bool stays_away;        /* it is lost, and is not made anew */
+	struct tern_worker_place *places; /* where else they may be; NULL: not yet */
+	uint64_t again_ns;                /* when the member is made anew; 0: it is not */
+	bool again;                       /* it was made anew */
+	bool stays_away;                  /* it is lost, and is not made anew */
 	/* It lives, but another one is started in its place. `address`: its own, at which it is made
 	 * anew when it has heard that the job has gone back. */
 	bool doubled;
@@ -74,7 +75,12 @@ struct member {
 	uint64_t still_ns; /* it stands still until then */
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
-	char met[128];  /* of a server in the place of a lost one: what it was told */
+	char met[128]; /* of a server in the place of a lost one: what it was told */
+	/* Of a server that was made with the memory of a follower: the server that was followed, and
+	 * the others of the job (followers.c). */
+	char follows[128];
+	char (*others)[128];
+	unsigned other_count;
 	char zero[128]; /* of a server that has been in the job: where server 0 is */
 	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
@@ -108,6 +114,8 @@ struct job {
 	bool loses_all; /* all workers crash at once, while some chunks are ahead of others */
 	unsigned
 		drains; /* number of servers that will still be removed, to be added again perhaps */
+	bool followed;             /* the servers have followers (followers.c) */
+	struct standby **standbys; /* by server */
 	/* Members that were made anew, as they were, until they are freed. */
 	struct member **former;
 	unsigned former_count;
@@ -244,6 +252,8 @@ bool job_judge(const struct job *j);
 unsigned job_workers_left(const struct job *j);
 /* The parameters that were saved; if there are none, prints that and returns NULL. */
 const float *job_result(const struct job *j);
+/* Frees all of a member but its process. */
+void job_free_member(struct member *m);
 /* Frees the servers and workers, but not the simulator. */
 void job_finish(struct job *j);
 

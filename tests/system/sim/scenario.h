@@ -93,6 +93,12 @@ bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash);
 /* The same with sessions of programs, which stay when servers fall. */
 bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Jobs of scenario_back() whose servers have followers (server/follower.h). Servers, followers and workers
+ * fall, also both at once, and followers stand still. No step is made again unless a server is lost
+ * that has no complete follower; a version that workers have is in the memory of a complete
+ * follower, with the same bytes. */
+bool scenario_follow(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Such jobs in which one fault of any kind happens, and another one while the job recovers from it:
  * each pair of kinds, which the seed modulo the number of pairs chooses. */
 bool scenario_pairs(uint64_t seed, bool verbose, uint64_t *hash);

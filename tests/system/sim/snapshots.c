@@ -101,7 +101,7 @@ static void let_fall(struct job *j)
 		return;
 	}
 	j->falls = 1 + (unsigned)history_below(6);
-	j->drains = (unsigned)history_below(4);
+	j->drains = j->followed ? 0 : (unsigned)history_below(4);
 	j->losses = (unsigned)history_below(4);
 }
 
@@ -227,6 +227,17 @@ bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash)
 	program_describe(&job, seed % 4 ? (unsigned)(seed / 4 % 128) : 0);
 	program_choose_types(&job, seed / 2);
 	return ledger_run(&job, seed, verbose, hash);
+}
+
+bool scenario_follow(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = back_job(seed);
+
+	job.followed = true;
+	job.worker_timeout_ns = TERN_NS_PER_S;
+	return seed % 2 ? train_run(&opts, &job, (unsigned)(seed / 2 % 16), hash)
+			: ledger_run(&job, seed, verbose, hash);
 }
 
 bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of followers. A follower comes while a job makes its steps; whenever its server ends, it
+ * has the bytes that the server has. What happens to a job whose servers are lost is in the
+ * simulator (scenario `follow`).
+ */
+#include "server/follower.h"
+#include "server/follow.h"
+#include "server/follower_state.h"
+#include "server/memory.h"
+#include "tests/server/train_bed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/host_env.h"
+
+#define NEVER_ENDS 100000u /* steps */
+
+/* ---- a process that follows ---- */
+
+struct process {
+	struct tern_env *env;
+	struct tern_domain *domain;
+	struct tern_context *ctx;
+	struct tern_updater *updater;
+	struct tern_follower *follower;
+	bool ended;
+	int status;
+	char text[600], noted[600];
+};
+
+static void note(void *arg, const char *text)
+{
+	struct process *p = arg;
+
+	snprintf(p->noted, sizeof(p->noted), "%s", text);
+}
+
+static void ended(void *arg, int status, const char *text)
+{
+	struct process *p = arg;
+
+	p->ended = true;
+	p->status = status;
+	snprintf(p->text, sizeof(p->text), "%s", text);
+}
+
+static void open_process(struct process *p)
+{
+	const struct tern_context_opts opts = {.reconnect_ns = 50 * TERN_NS_PER_MS};
+
+	*p = (struct process){0};
+	assert_int_equal(host_env_new(NULL, &p->env), 0);
+	assert_int_equal(tern_domain_new(NULL, &p->domain), 0);
+	assert_int_equal(tern_context_new_in(p->domain, &opts, p->env, &p->ctx), 0);
+	assert_int_equal(tern_updater_cpu_new(tern_kernels_cpu(), &p->updater), 0);
+}
+
+/* Lets an open process follow the server. */
+static void begin(struct process *p, const char *server)
+{
+	assert_int_equal(
+		tern_follower_new(&(struct tern_follower_opts){.domain = p->domain,
+					  .ctx = p->ctx,
+					  .updater = p->updater,
+					  .server = server,
+					  .listen = "tcp://127.0.0.1:0",
+					  .note = note,
+					  .ended = ended,
+					  .arg = p},
+			&p->follower),
+		0);
+}
+
+static void follow(struct process *p, const char *server)
+{
+	open_process(p);
+	begin(p, server);
+}
+
+static void close_process(struct process *p)
+{
+	host_env_stop(p->env);
+	tern_context_free(p->ctx);
+	tern_follower_free(p->follower);
+	tern_updater_free(p->updater);
+	tern_domain_free(p->domain);
+	host_env_free(p->env);
+}
+
+static struct tern_follower_stats stats_of(const struct process *p)
+{
+	struct tern_follower_stats stats;
+
+	tern_follower_stats(p->follower, &stats);
+	return stats;
+}
+
+/* ---- jobs ---- */
+
+static void take_snapshots(struct tern_server_opts *opts)
+{
+	opts->goes_back = true;
+	opts->snapshots.directory = "/tmp";
+}
+
+static void name_types(struct tern_ps_job *job)
+{
+	for (uint32_t i = 0; i < job->param_count; i++)
+		job->params[i].push_bf16 = job->params[i].pull_bf16 = i % 2;
+}
+
+static const struct setup usual = {.fabric = "tcp",
+	.model = "mlp:512,64",
+	.optimizer = "adam",
+	.servers = 1,
+	.workers = 2,
+	.slots = 2,
+	.steps = NEVER_ENDS};
+
+static void run(struct job *j, struct process *p)
+{
+	job_step(j);
+	tern_progress(p->ctx);
+}
+
+#define BOTH_UNTIL(job_, process_, cond)                                                 \
+	do {                                                                             \
+		uint64_t limit_ns_ = tern_clock_ns() + 30 * TERN_NS_PER_S;               \
+		while (!(cond)) {                                                        \
+			run(job_, process_);                                             \
+			if (tern_clock_ns() > limit_ns_)                                 \
+				fail_msg("never happened: %s", #cond);                   \
+		}                                                                        \
+	} while (0)
+
+/* ---- the bytes ---- */
+
+static void check_same(const struct chunk *c, const struct tern_chunk_memory *a,
+	const struct tern_chunk_memory *b)
+{
+	size_t bytes = c->plan->count * sizeof(float);
+
+	assert_memory_equal(a->w, b->w, bytes);
+	assert_memory_equal(a->previous, b->previous, chunk_version_bytes(c));
+	if (tern_updater_has_m(&c->kept->opts))
+		assert_memory_equal(a->state.m, b->state.m, bytes);
+	if (tern_updater_has_v(&c->kept->opts))
+		assert_memory_equal(a->state.v, b->state.v, bytes);
+}
+
+/* One of both may have an update more: what was sent when the server ended has not arrived, or the server
+ * itself has not made it. */
+static void check_chunk(const struct chunk *c, const struct tern_chunk_memory *a,
+	const struct tern_chunk_memory *b)
+{
+	const struct tern_chunk_memory *old = a->version < b->version ? a : b;
+	const struct tern_chunk_memory *new = old == a ? b : a;
+
+	if (old->version == new->version) {
+		check_same(c, a, b);
+		return;
+	}
+	assert_int_equal(new->version, old->version + 1);
+	if (!c->plan->pull_bf16)
+		assert_memory_equal(
+			new->previous, old->w, c->plan->count * sizeof(float));
+}
+
+/* The server ends, and is compared with its follower. */
+static void compare(struct job *j, struct process *p)
+{
+	struct tern_server *s = j->m[0].server;
+	struct tern_server_memory *server, *follower;
+
+	host_env_stop(j->m[0].env);
+	host_env_stop(p->env);
+	assert_int_equal(tern_server_keep(s, &server), 0);
+	assert_int_equal(tern_follower_keep(p->follower, &follower), 0);
+	assert_non_null(server);
+	assert_non_null(follower);
+	assert_int_equal(server->chunk_count, follower->chunk_count);
+	assert_true(server->life && server->life == follower->life);
+	assert_int_equal(server->index, follower->index);
+	assert_in_range(follower->step, server->step - 1, server->step + 1);
+	for (uint32_t i = 0; i < server->chunk_count; i++)
+		check_chunk(&s->chunks[i], &server->chunks[i], &follower->chunks[i]);
+	tern_server_memory_free(server);
+	tern_server_memory_free(follower);
+}
+
+/* Lets a job make steps with a follower that comes meanwhile, and compares both. */
+static void check_follower(const struct setup *setup)
+{
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	adjust_server = take_snapshots;
+	job_start(&j, setup);
+	JOB_UNTIL(&j, j.m[0].server->running && j.m[0].server->chunks[0].version > 3);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	assert_true(j.m[0].server->chunk_count > 4);
+	step = stats_of(&p).steps;
+	BOTH_UNTIL(&j, &p, stats_of(&p).steps > step + 8);
+	server_fail(j.m[0].server, -EAGAIN, "lost");
+	BOTH_UNTIL(&j, &p, p.ended && j.m[0].ended);
+	assert_int_equal(p.status, -EAGAIN);
+	assert_true(stats_of(&p).server_lives);
+	compare(&j, &p);
+	close_process(&p);
+	job_close(&j);
+}
+
+static void test_a_follower_has_the_bytes_of_its_server(void **state)
+{
+	(void)state;
+	check_follower(&usual);
+}
+
+static void test_so_it_has_with_each_optimizer(void **state)
+{
+	static const char *const optimizers[] = {
+		"sgd", "momentum", "adagrad", "rmsprop", "adamw"};
+	struct setup setup = usual;
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(optimizers); i++) {
+		setup.optimizer = optimizers[i];
+		check_follower(&setup);
+	}
+}
+
+static void test_so_it_has_with_clipping(void **state)
+{
+	struct setup setup = usual;
+
+	(void)state;
+	setup.clip_norm = 0.01;
+	check_follower(&setup);
+}
+
+static void test_so_it_has_when_many_slots_are_folded(void **state)
+{
+	struct setup setup = usual;
+
+	(void)state;
+	setup.slots = 20;
+	check_follower(&setup);
+	setup.clip_norm = 0.01;
+	check_follower(&setup);
+}
+
+static void test_so_it_has_of_tensors_that_travel_as_bf16(void **state)
+{
+	struct setup setup = usual;
+
+	(void)state;
+	adjust_job = name_types;
+	check_follower(&setup);
+	setup.slots = 20;
+	check_follower(&setup);
+	setup.clip_norm = 0.01;
+	check_follower(&setup);
+	adjust_job = NULL;
+}
+
+static void test_so_it_has_over_shm(void **state)
+{
+	struct setup setup = usual;
+
+	(void)state;
+	setup.fabric = "shm";
+	check_follower(&setup);
+}
+
+/* ---- who is refused, and who is lost ---- */
+
+/* Starts a job that makes steps. */
+static void start_job(struct job *j)
+{
+	job_start(j, &usual);
+	JOB_UNTIL(j, j->m[0].server->running && j->m[0].server->chunks[0].version > 3);
+}
+
+static uint64_t step_of(const struct job *j)
+{
+	return j->m[0].server->chunks[0].version;
+}
+
+static void check_refused(const char *why)
+{
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	start_job(&j);
+	open_process(&p);
+	if (strstr(why, "abacus"))
+		snprintf(
+			p.updater->fingerprint, sizeof(p.updater->fingerprint), "abacus");
+	begin(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, p.ended);
+	assert_int_equal(p.status, -EINVAL);
+	assert_non_null(strstr(p.text, why));
+	step = step_of(&j);
+	BOTH_UNTIL(&j, &p, step_of(&j) > step + 3);
+	close_process(&p);
+	job_close(&j);
+}
+
+static void test_a_server_of_a_job_without_snapshots_is_not_followed(void **state)
+{
+	(void)state;
+	adjust_server = NULL;
+	check_refused("all servers need --snapshots");
+}
+
+static void test_a_follower_with_another_arithmetic_is_refused(void **state)
+{
+	(void)state;
+	adjust_server = take_snapshots;
+	check_refused("it computes with \"abacus\"");
+}
+
+static void test_a_server_has_one_follower(void **state)
+{
+	struct process first, second;
+	struct job j;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	follow(&first, j.addresses[0]);
+	BOTH_UNTIL(&j, &first, stats_of(&first).follows);
+	follow(&second, j.addresses[0]);
+	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), *second.noted));
+	assert_non_null(
+		strstr(second.noted, "server 0 has a follower already, at tcp://"));
+	assert_false(second.ended);
+	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), stats_of(&first).complete));
+	/* The second one comes when the first is lost. */
+	close_process(&first);
+	BOTH_UNTIL(&j, &second, stats_of(&second).complete);
+	close_process(&second);
+	job_close(&j);
+}
+
+static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
+{
+	struct process first, second;
+	struct job j;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	follow(&first, j.addresses[0]);
+	follow(&second, tern_follower_address(first.follower));
+	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), *second.noted));
+	assert_non_null(strstr(second.noted, "this is a follower, which does not serve"));
+	close_process(&second);
+	close_process(&first);
+	job_close(&j);
+}
+
+/* The process is stopped: its server publishes nothing until it has waited long enough. */
+static void test_a_follower_that_stands_still_is_dropped(void **state)
+{
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	j.m[0].server->opts.worker_timeout_ns = 2 * TERN_NS_PER_S;
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	JOB_UNTIL(&j, !follow_is_complete(j.m[0].server));
+	step = step_of(&j);
+	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	assert_false(j.m[0].ended);
+	close_process(&p);
+	job_close(&j);
+}
+
+/* ---- tensors that no server would send, and acknowledgements that no follower would ---- */
+
+static void test_a_wrong_update_ends_the_follower_alone(void **state)
+{
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	/* The follower expects another version than comes. */
+	BOTH_UNTIL(&j, &p, !p.follower->chunks[0].busy);
+	p.follower->shard.chunks[0].made += 5;
+	BOTH_UNTIL(&j, &p, p.ended);
+	assert_int_equal(p.status, -EPROTO);
+	assert_non_null(strstr(p.text, "server 0 sent a wrong update of chunk"));
+	step = step_of(&j);
+	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	close_process(&p);
+	job_close(&j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_follower_has_the_bytes_of_its_server),
+		cmocka_unit_test(test_so_it_has_with_each_optimizer),
+		cmocka_unit_test(test_so_it_has_with_clipping),
+		cmocka_unit_test(test_so_it_has_when_many_slots_are_folded),
+		cmocka_unit_test(test_so_it_has_of_tensors_that_travel_as_bf16),
+		cmocka_unit_test(test_so_it_has_over_shm),
+		cmocka_unit_test(
+			test_a_server_of_a_job_without_snapshots_is_not_followed),
+		cmocka_unit_test(test_a_follower_with_another_arithmetic_is_refused),
+		cmocka_unit_test(test_a_server_has_one_follower),
+		cmocka_unit_test(test_whoever_comes_to_a_follower_is_told_to_come_again),
+		cmocka_unit_test(test_a_follower_that_stands_still_is_dropped),
+		cmocka_unit_test(test_a_wrong_update_ends_the_follower_alone),
+	};
+
+	return cmocka_run_group_tests(tests, make_data, free_data);
+}

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of servers with followers: when a server is lost, its follower comes in its place, and the job goes on from
+memory, without a snapshot. The results have the bytes of a job that nothing has happened to.
+
+usage: follow.py TERN
+"""
+import functools
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
+import tap  # noqa: E402
+import job  # noqa: E402
+import undisturbed  # noqa: E402
+from undisturbed import makes_steps, saved  # noqa: E402
+
+job.use(sys.argv[1])
+STEPS = job.enough(4_000)
+EVERY = STEPS // 10
+options = functools.partial(undisturbed.options, STEPS)
+
+
+def is_event(name):
+    return lambda e: e["event"] == name
+
+
+def says(text):
+    return lambda e: text in e.get("text", "")
+
+
+class Hand:
+    """Servers, followers and workers that are started by hand, as in so many terminals."""
+
+    def __init__(self, name, fabric, servers=2, workers=2):
+        self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
+        self.fabric = fabric
+        self.servers = [self.server(i) for i in range(servers)]
+        self.addresses = [self.address(s) for s in self.servers]
+        common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
+        self.workers = [job.Job("worker", *common, "--join", ",".join(self.addresses), "--server-wait", 60, "--index", i,
+                                "--json") for i in range(workers)]
+        self.workers[0].wait_event(makes_steps)
+
+    def server(self, index, *more):
+        listen = ["--listen", "127.0.0.1:0"] if self.fabric == "tcp" and "--listen" not in more else []
+        return job.Job("server", "--fabric", self.fabric, "--index", index, *listen, "--snapshots", self.snapshots,
+                       "--snapshot-every", EVERY, "--server-wait", 60, "--worker-timeout", 4, *more, "--json")
+
+    @staticmethod
+    def address(server):
+        return server.wait_event(is_event("listening"))["address"]
+
+    def follow(self, index):
+        """Starts a follower of a server, and waits until it has all of the server's share. The workers stand still until it
+        is known to the server, so that the job is not over before that."""
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGSTOP)
+        follower = self.server(index, "--follow", self.addresses[index])
+        follower.address = self.address(follower)
+        follower.wait_event(says("follows server"))
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGCONT)
+        told = self.servers[index].wait_event(lambda e: e["event"] == "followed" and e["address"] == follower.address)
+        for worker in self.workers:  # they have heard of the follower, too
+            worker.wait_event(lambda e: e["event"] == "progress" and e["time"] > told["time"])
+        return follower
+
+    def take_over(self, index, follower):
+        """Kills a server. Its follower takes its place, and the job makes steps again."""
+        lost = self.servers[index]
+        lost.process.kill()
+        lost.end()
+        follower.wait_event(is_event("begun"))
+        self.servers[index], self.addresses[index] = follower, follower.address
+        self.workers[0].wait_event(is_event("begun"))
+        self.workers[0].wait_event(makes_steps)
+
+    def end(self, from_memory=True):
+        processes = [*self.servers, *self.workers]
+        undisturbed.end_well(processes, self.save, STEPS)
+        if from_memory:
+            read = [e["text"] for p in self.servers for e in p.events if says("goes on from snapshot")(e)]
+            assert not read, read
+
+
+def followers_take_over_one_after_the_other():
+    """Server 1 of two is killed, and then the follower that has taken its place."""
+    hand = Hand("hand", "tcp")
+    for _ in range(2):
+        hand.take_over(1, hand.follow(1))
+    hand.end()
+
+
+def follower_of_a_single_server_takes_over():
+    """No other server can tell the workers where the follower is."""
+    for fabric in "tcp", "shm":
+        hand = Hand(f"single-{fabric}", fabric, servers=1)
+        hand.take_over(0, hand.follow(0))
+        hand.end()
+
+
+def lost_follower_costs_nothing():
+    """A follower is killed, and one stands still. The server goes on without it each time, and with another one."""
+    hand = Hand("follower", "tcp", servers=1, workers=1)
+    killed, stopped = hand.follow(0), None
+    killed.process.kill()
+    killed.end()
+    hand.servers[0].wait_event(says("goes on without its follower"))
+    stopped = hand.follow(0)
+    stopped.process.send_signal(signal.SIGSTOP)
+    hand.servers[0].wait_event(says("goes on without its follower"))
+    hand.workers[0].wait_event(makes_steps)
+    stopped.process.kill()
+    stopped.end()
+    hand.take_over(0, hand.follow(0))
+    hand.end()
+
+
+def without_both_the_job_goes_back():
+    """A server and its follower are killed at the same moment."""
+    hand = Hand("both", "tcp", workers=1)
+    hand.servers[0].wait_event(is_event("snapshot"))
+    follower = hand.follow(1)
+    for process in follower, hand.servers[1]:
+        process.process.kill()
+    for process in follower, hand.servers[1]:
+        process.end()
+    hand.servers[1] = hand.server(1, "--join", hand.addresses[0])
+    hand.servers[1].wait_event(is_event("begun"))
+    hand.end(from_memory=False)
+
+
+class Launched:
+    """A `tern train --replicas 2`."""
+
+    def __init__(self, name, *more, servers=2):
+        self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
+        self.running = job.Job("train", *options("--servers", servers, "--workers", 2, "--save", self.save,
+                                                 "--replicas", 2, "--snapshots", self.snapshots, "--snapshot-every", EVERY,
+                                                 *more), "--json")
+        self.servers, self.pids = range(servers), {}
+        self.complete(*self.servers)
+
+    def complete(self, *wanted):
+        """Waits until these followers have all of their servers' shares."""
+        missing = {f"follower {index}" for index in wanted}
+        while missing:
+            missing.discard(self.running.wait_event(says("takes its place when that is lost"))["who"])
+        self.pids = self.running.pids() | {k: v for k, v in self.pids.items() if k[0] == "server"}
+
+    def kill(self, role, index):
+        """Kills a process, and returns what is said of that."""
+        os.kill(self.pids[role, index], signal.SIGKILL)
+        told = self.running.wait_event(is_event("restart"))
+        assert told["who"] == f"{role} {index}", told
+        return told["text"]
+
+    def take_over(self, index):
+        """Kills a server, and waits for a new step."""
+        follower = self.pids["follower", index]
+        text = self.kill("server", index)
+        assert re.search(rf"server {index} \(pid {self.pids['server', index]}\) was killed by signal 9 \(Killed\): its "
+                         rf"follower \(pid {follower}\) takes its place, and the job goes on from memory; a new follower is "
+                         r"started.* \(restart \d, at most 3 in 10 minutes\)", text), text
+        self.pids["server", index] = follower
+        step = max(e["step"] for e in self.running.events if e["event"] == "progress")
+        self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > step)
+
+    def end(self):
+        try:
+            assert self.running.end() == 0, self.running.error
+        finally:
+            self.running.kill()
+        assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
+
+
+def launcher_starts_followers_again():
+    """A follower is killed, and then each of the servers."""
+    launched = Launched("train", "--fabric", "shm")
+    text = launched.kill("follower", 1)
+    assert re.search(r"follower 1 \(pid \d+\) was killed by signal 9 \(Killed\): it is started again \(restart 1", text), text
+    launched.complete(1)
+    launched.take_over(0)
+    launched.complete(0, 1)  # that of the other server follows anew when the job has gone on
+    launched.take_over(1)
+    launched.end()
+
+
+def launcher_starts_a_server_again_without_its_follower():
+    """Both replicas of a server are killed at the same moment."""
+    launched = Launched("train-both", "--fabric", "tcp")
+    launched.running.wait_event(is_event("snapshot"))
+    for victim in ("follower", 1), ("server", 1):
+        os.kill(launched.pids[victim], signal.SIGKILL)
+    launched.running.wait_event(says("it is started again, and the job goes back to snapshot"))
+    launched.complete(0, 1)
+    launched.end()
+
+
+def replicas_are_refused_where_they_are_of_no_use():
+    def refused(*more, says):
+        job.refused("train", *options("--replicas", 2, *more), says=[says])
+
+    refused(says="--replicas 2 needs --snapshots DIR")
+    refused("--mode", "async", says="--replicas 2 needs --mode sync")
+    refused("--snapshots", job.SCRATCH / "none", "--restarts", 0, says="--replicas 2 needs --restarts above 0")
+    refused("--snapshots", job.SCRATCH / "none", "--server-device", "cuda", says="--replicas 2 needs --server-device cpu")
+    refused("--snapshots", job.SCRATCH / "none", "--listen", "127.0.0.1:7411",
+            says="--listen 127.0.0.1:7411: 2 servers and followers cannot share a port")
+    refused("--replicas", 3, says="--replicas 3: must be 1 to 2")
+
+
+tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over, lost_follower_costs_nothing,
+         without_both_the_job_goes_back, launcher_starts_followers_again,
+         launcher_starts_a_server_again_without_its_follower, replicas_are_refused_where_they_are_of_no_use])
