@@ -115,3 +115,11 @@ bool earlier_is_of(const char *path, const char *name, uint64_t *step)
 	json_decref(metadata);
 	return is;
 }
+
+void earlier_remove(const char *path, const char *name)
+{
+	uint64_t step;
+
+	if (earlier_is_of(path, name, &step))
+		unlink(path);
+}

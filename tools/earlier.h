@@ -25,6 +25,10 @@ void earlier_name(const struct job_settings *job, char name[EARLIER_NAME_BYTES])
  * then the number of training steps that its parameters have had. */
 bool earlier_is_of(const char *path, const char *name, uint64_t *step);
 
+/* Removes the file at `path` if an interrupted run of the job `name` has left it: the job is completed
+ * now. */
+void earlier_remove(const char *path, const char *name);
+
 /* The metadata of a safetensors file, of which only the header is read: an object of strings,
  * which the caller releases. NULL: the file has none, or cannot be read. */
 json_t *earlier_metadata(const char *path);

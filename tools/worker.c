@@ -337,16 +337,6 @@ static void report_saved(struct worker_role *w, const struct tern_worker_results
 	role_report(&w->role, event);
 }
 
-/* Removes the file that an interrupted run of this job has left, once the job is
- * completed. */
-static void remove_interrupted(const struct worker_role *w)
-{
-	uint64_t step;
-
-	if (earlier_is_of(w->interrupted_path, w->job_name, &step))
-		unlink(w->interrupted_path);
-}
-
 static const char *how_it_left(const struct tern_worker_results *results)
 {
 	if (results->job_waits)
@@ -423,7 +413,7 @@ static void ended(void *arg, int status, const char *text,
 		w->made_directory = false;
 		report_saved(w, results);
 		if (results->saved_path == w->save_path)
-			remove_interrupted(w);
+			earlier_remove(w->interrupted_path, w->job_name);
 	}
 	if (results->left) {
 		w->role.left = !results->job_waits;
