@@ -17,9 +17,13 @@
  *     - the connection to the server ends;
  *     - the server refuses the worker for now, as a follower does until its server is lost;
  *     - the server has not welcomed the worker for some time: UNREACHED_NS without a connection,
- *       else SILENT_NS, and longer with each try, since the server may just be slow;
+ *       else SILENT_NS, and longer with each try, since the server may just be slow. A connected
+ *       server is given twice as long each time, without a limit: it may read a large snapshot. A
+ *       process that hangs accepts no connection, so the worker does not wait that long for it;
+ *     - this host has no fabric for the address (after UNREACHED_NS, too);
  *     - all servers have welcomed the worker, but the steps have not begun for 10 s (wait.c), and the
- *       address is not a mere fallback.
+ *       other address was told as that of a process in the server's place. A turn does not change
+ *       which of the two addresses that is (struct tern_worker_place).
  *
  * A worker that the others can tell a new address need not try: it turns at once (places_on_address).
  */
@@ -34,7 +38,9 @@
 #define LOOK_NS      (50 * TERN_NS_PER_MS) /* between two looks at who has not welcomed */
 #define UNREACHED_NS (250 * TERN_NS_PER_MS)
 #define SILENT_NS    (2 * TERN_NS_PER_S)
-#define DOUBLINGS    3u /* the longest patience is 2^3 times the first one */
+/* Most doublings of the two times: to 2 s without a connection, else to 24 days, which is no limit. */
+#define UNREACHED_DOUBLINGS 3u
+#define SILENT_DOUBLINGS    20u
 
 static struct tern_worker_place *place_of(const struct worker_server *s)
 {
@@ -43,38 +49,53 @@ static struct tern_worker_place *place_of(const struct worker_server *s)
 	return w->opts.places ? &w->opts.places[s->number] : NULL;
 }
 
-static bool has_other(const struct worker_server *s)
+bool places_has_other(const struct worker_server *s)
 {
 	return s->worker->opts.goes_back && place_of(s) && *place_of(s)->address;
 }
 
-static void set_other(struct worker_server *s, const char *address, bool is_fallback)
+static void set_other(
+	struct worker_server *s, const char *address, enum tern_place_kind kind)
 {
 	struct tern_worker_place *place = place_of(s);
 
 	if (!place)
 		return;
 	snprintf(place->address, sizeof(place->address), "%s", address);
-	place->is_fallback = is_fallback;
+	place->kind = kind;
 }
 
-static void tell_moved(struct worker_server *s, const char *address)
+/* The next worker joins this server at `address`. */
+static void move(struct worker_server *s, const char *address, enum tern_place_kind kind)
 {
-	if (s->worker->opts.moved)
-		s->worker->opts.moved(s->worker->opts.arg, s->number, address);
+	struct tern_worker *w = s->worker;
+
+	if (place_of(s))
+		place_of(s)->here = kind;
+	if (w->opts.moved)
+		w->opts.moved(w->opts.arg, s->number, address);
+}
+
+static bool may_turn(const struct worker_server *s)
+{
+	return !s->worker->over && places_has_other(s);
+}
+
+static void turn(struct worker_server *s)
+{
+	struct tern_worker_place *place = place_of(s);
+	const struct tern_worker_place other = *place;
+
+	set_other(s, s->worker->job.servers[s->index], other.here);
+	move(s, other.address, other.kind);
+	place->turns++;
 }
 
 bool places_turn(struct worker_server *s)
 {
-	struct tern_worker_place *place = place_of(s);
-	char former[sizeof(place->address)];
-
-	if (s->worker->over || !has_other(s))
+	if (!may_turn(s))
 		return false;
-	snprintf(former, sizeof(former), "%s", s->worker->job.servers[s->index]);
-	tell_moved(s, place->address);
-	set_other(s, former, !place->is_fallback);
-	place->turns++;
+	turn(s);
 	return true;
 }
 
@@ -84,15 +105,14 @@ bool places_look_elsewhere(struct worker_server *s)
 	const char *a = s->worker->job.servers[s->index], *b;
 	bool swap;
 
-	if (!has_other(s))
+	if (!may_turn(s))
 		return false;
 	b = place_of(s)->address;
 	swap = strcmp(a, b) > 0;
 	/* In an order that does not depend on which one is tried: users are told once. */
 	snprintf(text, sizeof(text), "server %u is looked for at %s and at %s", s->number,
 		swap ? b : a, swap ? a : b);
-	if (!places_turn(s))
-		return false;
+	turn(s);
 	worker_give_up(s->worker, -EAGAIN, "%s", text);
 	return true;
 }
@@ -102,8 +122,9 @@ bool places_turn_at_last(struct tern_worker *w)
 	for (uint32_t i = 0; i < w->job.server_count && w->state <= WORKER_RUNNING; i++) {
 		struct worker_server *s = &w->servers[i];
 
-		if (!(s->welcome && place_of(s) && place_of(s)->is_fallback) &&
-			places_look_elsewhere(s))
+		if (s->welcome && place_of(s) && place_of(s)->kind != TERN_PLACE_NEW)
+			continue;
+		if (places_look_elsewhere(s))
 			return true;
 	}
 	return false;
@@ -113,10 +134,12 @@ bool places_turn_at_last(struct tern_worker *w)
 
 static uint64_t patience_ns(const struct worker_server *s)
 {
-	/* Both addresses are tried before the patience grows. */
-	uint32_t doublings = TERN_MIN(place_of(s)->turns / 2, DOUBLINGS);
+	const struct tern_worker_place *place = place_of(s);
 
-	return (s->up ? SILENT_NS : UNREACHED_NS) << doublings;
+	if (s->up)
+		return SILENT_NS << TERN_MIN(place->silences, SILENT_DOUBLINGS);
+	/* Both addresses are tried before the patience grows. */
+	return UNREACHED_NS << TERN_MIN(place->turns / 2, UNREACHED_DOUBLINGS);
 }
 
 static void look(struct tern_timer *timer)
@@ -130,8 +153,9 @@ static void look(struct tern_timer *timer)
 	for (uint32_t i = 0; i < w->job.server_count; i++) {
 		struct worker_server *s = &w->servers[i];
 
-		if (!s->welcome && has_other(s) &&
+		if (!s->welcome && places_has_other(s) &&
 			now_ns - w->joined_ns >= patience_ns(s)) {
+			place_of(s)->silences += s->up;
 			places_look_elsewhere(s);
 			return;
 		}
@@ -145,7 +169,7 @@ void places_start(struct tern_worker *w)
 	w->joined_ns = tern_now_ns(w->env);
 	w->places_timer.fire = look;
 	for (uint32_t i = 0; i < w->job.server_count; i++)
-		if (has_other(&w->servers[i]))
+		if (places_has_other(&w->servers[i]))
 			tern_timer_set(
 				w->opts.ctx, &w->places_timer, w->joined_ns + LOOK_NS);
 }
@@ -155,8 +179,13 @@ void places_end(struct tern_worker *w)
 	tern_timer_clear(w->opts.ctx, &w->places_timer);
 	/* The servers with which steps were made are the right ones. */
 	for (uint32_t i = 0; w->begun && w->opts.places && i < w->job.server_count; i++) {
-		place_of(&w->servers[i])->is_fallback = true;
-		place_of(&w->servers[i])->turns = 0;
+		struct tern_worker_place *place = place_of(&w->servers[i]);
+
+		if (place->kind == TERN_PLACE_NEW)
+			place->kind = TERN_PLACE_OWN;
+		if (place->here == TERN_PLACE_NEW)
+			place->here = TERN_PLACE_OWN;
+		place->turns = place->silences = 0;
 	}
 }
 
@@ -170,8 +199,8 @@ static void follow(struct worker_server *s, const char *address)
 
 	/* The process at that address may make room for the former server again. */
 	if (place && strcmp(place->address, address) == 0)
-		set_other(s, w->job.servers[s->index], !place->is_fallback);
-	tell_moved(s, address);
+		set_other(s, w->job.servers[s->index], place->here);
+	move(s, address, TERN_PLACE_NEW);
 	if (w->opts.goes_back && !w->begun && w->state <= WORKER_RUNNING)
 		worker_give_up(w, -EAGAIN, "server %u is at %s now", s->number, address);
 }
@@ -194,7 +223,7 @@ void places_on_address(struct tern_worker *w, const json_t *message)
 	/* This may be the same server by another address, or the one that has welcomed this worker
 	 * is a former one that has woken up: then the steps do not begin. */
 	if (s->welcome)
-		set_other(s, address, false);
+		set_other(s, address, TERN_PLACE_NEW);
 	else
 		follow(s, address);
 }
@@ -208,6 +237,6 @@ void places_on_follower(struct worker_server *s, const json_t *message)
 		!address || strlen(address) >= sizeof(s->worker->job.servers[0]))
 		return;
 	/* Without a follower the server's former address may still be the right one. */
-	if (*address || (place_of(s) && place_of(s)->is_fallback))
-		set_other(s, address, true);
+	if (*address || (place_of(s) && place_of(s)->kind == TERN_PLACE_FOLLOWER))
+		set_other(s, address, TERN_PLACE_FOLLOWER);
 }

@@ -641,6 +641,15 @@ static const char *why_not_dialled(int status)
 	return tern_status_text(status);
 }
 
+/* True if a worker may begin to join its servers without this one. */
+static bool can_do_without(const struct worker_server *s)
+{
+	const struct tern_ps_job *job = &s->worker->job;
+
+	return places_has_other(s) ||
+	       (job->view && job->added[s->index] && s->worker->opts.goes_back);
+}
+
 static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 {
 	json_t *job = tern_ps_job_json(&w->job);
@@ -648,10 +657,9 @@ static int join_all(struct tern_worker *w, struct tern_ps_text *why)
 
 	for (uint32_t i = 0; r == 0 && i < w->job.server_count; i++) {
 		r = join(w, i, job);
-		/* This worker waits until a server is removed that was added at an address which
-		 * is none here. */
-		if ((r == -EINVAL || r == -ENODEV) && w->job.view && w->job.added[i] &&
-			w->opts.goes_back) {
+		/* A server was added, or has a follower, at an address which is none on this host.
+		 * This worker waits until the server is removed, or turns to its other address. */
+		if ((r == -EINVAL || r == -ENODEV) && can_do_without(&w->servers[i])) {
 			w->servers[i].gone = true;
 			r = 0;
 		}

@@ -77,11 +77,19 @@ struct tern_worker_pools {
 };
 
 /* Where a server may be, besides its address in the job (places.c). */
+enum tern_place_kind {
+	TERN_PLACE_OWN,      /* the user has named it, or steps were made there */
+	TERN_PLACE_FOLLOWER, /* the server has told it, as that of its follower */
+	TERN_PLACE_NEW, /* others have told it, as that of a process in the server's place */
+};
+
 struct tern_worker_place {
-	char address[128]; /* "": no other place is known */
-	/* A server that welcomes the worker at its address in the job is the right one. */
-	bool is_fallback;
-	uint32_t turns; /* from one to the other, since steps were made last */
+	char address[128];         /* "": no other place is known */
+	enum tern_place_kind kind; /* of `address` */
+	enum tern_place_kind here; /* of the address in the job */
+	/* Since steps were made last: turns from one address to the other, and how many of them the
+	 * worker made because a server that it was connected to has not welcomed it. */
+	uint32_t turns, silences;
 };
 
 struct tern_worker_opts {

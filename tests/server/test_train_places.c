@@ -40,10 +40,35 @@ static struct tern_worker *join(struct job *j, const struct setup *setup)
 	return w;
 }
 
-static void know(struct tern_worker *w, uint32_t server, bool is_fallback)
+/* Lets the next worker join, after `former` has ended: at the addresses to which that has turned. */
+static struct member *join_next(struct job *j, const struct tern_worker *former)
+{
+	struct member *m = job_add(j);
+	struct tern_worker_opts opts = former->opts;
+	struct tern_ps_job job = former->job;
+	struct tern_ps_text why;
+
+	open_worker(m, j->model);
+	job.servers = j->addresses;
+	opts.domain = m->domain;
+	opts.ctx = m->ctx;
+	opts.computer = &m->computer->computer;
+	opts.job = &job;
+	opts.arg = m;
+	assert_int_equal(tern_worker_new(&opts, &m->worker, &why), 0);
+	return m;
+}
+
+static void run_alone(struct member *m)
+{
+	while (!m->ended)
+		step_all(m, 1);
+}
+
+static void know(struct tern_worker *w, uint32_t server, enum tern_place_kind kind)
 {
 	snprintf(known.of[server].address, sizeof(known.of[server].address), OTHER);
-	known.of[server].is_fallback = is_fallback;
+	known.of[server].kind = kind;
 	places_start(w);
 }
 
@@ -60,7 +85,8 @@ static void check_turned(const struct job *j, const struct member *m, uint32_t s
 	assert_int_equal(known.moved_count, 1);
 	assert_string_equal(known.moved_to, OTHER);
 	assert_string_equal(known.of[server].address, j->addresses[server]);
-	assert_false(known.of[server].is_fallback);
+	assert_int_equal(known.of[server].kind, TERN_PLACE_OWN);
+	assert_int_equal(known.of[server].here, TERN_PLACE_FOLLOWER);
 	assert_int_equal(known.of[server].turns, 1);
 }
 
@@ -78,7 +104,7 @@ static void test_a_server_tells_where_its_follower_is(void **state)
 	tell(&j, "{\"type\":\"follower\",\"server\":0,\"address\":\"" OTHER "\"}");
 	JOB_UNTIL(&j, *known.of[0].address);
 	assert_string_equal(known.of[0].address, OTHER);
-	assert_true(known.of[0].is_fallback);
+	assert_int_equal(known.of[0].kind, TERN_PLACE_FOLLOWER);
 	assert_false(*known.of[1].address);
 	tell(&j, "{\"type\":\"follower\",\"server\":0,\"address\":\"\"}");
 	JOB_UNTIL(&j, !*known.of[0].address);
@@ -94,14 +120,14 @@ static void test_a_lost_server_is_looked_for_at_its_follower(void **state)
 	(void)state;
 	w = join(&j, &one);
 	JOB_UNTIL(&j, w->begun);
-	know(w, 0, true);
+	know(w, 0, TERN_PLACE_FOLLOWER);
 	close_member(&j.m[0]);
 	JOB_UNTIL(&j, j.m[1].ended);
 	assert_int_equal(j.m[1].status, -EAGAIN);
 	assert_string_equal(known.moved_to, OTHER);
 	assert_string_equal(known.of[0].address, j.addresses[0]);
 	/* Steps were made with the server at its former address. */
-	assert_true(known.of[0].is_fallback);
+	assert_int_equal(known.of[0].kind, TERN_PLACE_OWN);
 	assert_int_equal(known.of[0].turns, 0);
 	job_close(&j);
 }
@@ -112,7 +138,7 @@ static void test_a_silent_server_is_looked_for_elsewhere(void **state)
 	struct job j;
 
 	(void)state;
-	know(join(&j, &two), 1, true);
+	know(join(&j, &two), 1, TERN_PLACE_FOLLOWER);
 	m = &j.m[2];
 	while (!m->ended) {
 		step_all(&j.m[0], 1);
@@ -130,7 +156,7 @@ static void test_a_server_that_refuses_for_now_is_looked_for_elsewhere(void **st
 
 	(void)state;
 	w = join(&j, &two);
-	know(w, 0, true);
+	know(w, 0, TERN_PLACE_FOLLOWER);
 	while (!w->servers[0].welcome) {
 		step_all(&j.m[0], 1);
 		step_all(&j.m[2], 1);
@@ -152,12 +178,130 @@ static void test_a_server_that_has_welcomed_is_left_for_another_one_only(void **
 	(void)state;
 	w = join(&j, &one);
 	JOB_UNTIL(&j, w->servers[0].welcome);
-	know(w, 0, true); /* of its follower */
+	know(w, 0, TERN_PLACE_FOLLOWER); /* of its follower */
 	assert_false(places_turn_at_last(w));
-	know(w, 0, false); /* of a process which says that it is this server */
+	know(w, 0, TERN_PLACE_NEW); /* of a process which says that it is this server */
 	assert_true(places_turn_at_last(w));
 	JOB_UNTIL(&j, j.m[1].ended);
 	assert_string_equal(known.moved_to, OTHER);
+	job_close(&j);
+}
+
+/* Two turns: from the server to OTHER, where nobody listens, and back. The server is never run. */
+static void turn_twice(enum tern_place_kind kind)
+{
+	struct tern_worker *w;
+	char own[128];
+	struct job j;
+
+	w = join(&j, &one);
+	know(w, 0, kind);
+	memcpy(own, j.addresses[0], sizeof(own));
+	run_alone(&j.m[1]);
+	assert_string_equal(known.of[0].address, own);
+	assert_int_equal(known.of[0].kind, TERN_PLACE_OWN);
+	assert_int_equal(known.of[0].here, kind);
+
+	snprintf(j.addresses[0], sizeof(j.addresses[0]), "%s", known.moved_to);
+	run_alone(join_next(&j, w));
+	assert_int_equal(j.m[2].status, -EAGAIN);
+	assert_int_equal(known.moved_count, 2);
+	assert_string_equal(known.moved_to, own);
+	assert_string_equal(known.of[0].address, OTHER);
+	assert_int_equal(known.of[0].kind, kind);
+	assert_int_equal(known.of[0].here, TERN_PLACE_OWN);
+	assert_int_equal(known.of[0].turns, 2);
+	assert_int_equal(known.of[0].silences, 0);
+	job_close(&j);
+}
+
+static void test_a_turn_does_not_change_who_has_told_an_address(void **state)
+{
+	(void)state;
+	turn_twice(TERN_PLACE_FOLLOWER);
+	turn_twice(TERN_PLACE_NEW);
+}
+
+/* Runs the worker until it has looked at its servers `times` more. */
+static void look(struct member *m, unsigned times)
+{
+	uint64_t due_ns = m->worker->places_timer.due_ns;
+
+	while (times && !m->ended) {
+		step_all(m, 1);
+		times -= m->worker->places_timer.due_ns != due_ns;
+		due_ns = m->worker->places_timer.due_ns;
+	}
+}
+
+static void test_a_connected_server_is_given_longer_each_time(void **state)
+{
+	struct tern_worker *w;
+	struct member *m;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &two);
+	m = &j.m[2];
+	while (!w->servers[1].up) {
+		step_all(&j.m[1], 1);
+		step_all(m, 1);
+	}
+	assert_false(w->servers[1].welcome);
+	know(w, 1, TERN_PLACE_FOLLOWER);
+	known.of[1].silences = 9;            /* 1,024 s */
+	w->joined_ns -= 500 * TERN_NS_PER_S; /* as if the worker waited for so long */
+	look(m, 2);
+	assert_false(m->ended);
+	w->joined_ns -= 1000 * TERN_NS_PER_S;
+	run_alone(m);
+	check_turned(&j, m, 1);
+	assert_int_equal(known.of[1].silences, 10);
+	job_close(&j);
+}
+
+/* Server 0 has welcomed the worker, and tells it where server 1 is. */
+static void test_a_worker_turns_to_an_address_that_others_tell(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &two);
+	while (!w->servers[0].welcome) {
+		step_all(&j.m[0], 1);
+		step_all(&j.m[2], 1);
+	}
+	know(w, 1, TERN_PLACE_FOLLOWER);
+	tell(&j, "{\"type\":\"address\",\"server\":1,\"address\":\"" OTHER "\"}");
+	while (!j.m[2].ended) {
+		step_all(&j.m[0], 1);
+		step_all(&j.m[2], 1);
+	}
+	assert_int_equal(j.m[2].status, -EAGAIN);
+	assert_string_equal(known.moved_to, OTHER);
+	assert_string_equal(known.of[1].address, j.addresses[1]);
+	assert_int_equal(known.of[1].kind, TERN_PLACE_OWN);
+	assert_int_equal(known.of[1].here, TERN_PLACE_NEW);
+	job_close(&j);
+}
+
+static void test_a_worker_leaves_an_address_that_its_host_cannot_dial(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &one);
+	know(w, 0, TERN_PLACE_OWN);
+	run_alone(&j.m[1]);
+	known.of[0].here = TERN_PLACE_FOLLOWER;
+	snprintf(known.of[0].address, sizeof(known.of[0].address), OTHER);
+	snprintf(j.addresses[0], sizeof(j.addresses[0]), "nofabric://somewhere");
+	run_alone(join_next(&j, w));
+	assert_int_equal(j.m[2].status, -EAGAIN);
+	assert_string_equal(known.moved_to, OTHER);
+	assert_string_equal(known.of[0].address, "nofabric://somewhere");
 	job_close(&j);
 }
 
@@ -171,6 +315,11 @@ int main(void)
 			test_a_server_that_refuses_for_now_is_looked_for_elsewhere),
 		cmocka_unit_test(
 			test_a_server_that_has_welcomed_is_left_for_another_one_only),
+		cmocka_unit_test(test_a_turn_does_not_change_who_has_told_an_address),
+		cmocka_unit_test(test_a_connected_server_is_given_longer_each_time),
+		cmocka_unit_test(test_a_worker_turns_to_an_address_that_others_tell),
+		cmocka_unit_test(
+			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
