@@ -124,11 +124,119 @@ static void test_a_server_believes_no_decision_that_cannot_be(void **state)
 	check_server_refuses("{\"type\":\"given\"}", "has not got the given initial");
 }
 
+/* ---- a new worker's place ---- */
+
+static const struct setup two_of_each = {
+	"tcp", "softmax", "sgd", 2, 2, 2, FOR_EVER, TERN_MODE_SYNC, 0};
+
+/* The next view of the job, with one worker more. */
+static struct tern_view next_view(const struct job *j)
+{
+	const struct tern_ps_job *job = &j->m[0].server->job;
+	struct tern_view view;
+
+	tern_view_of_job(job, &view);
+	view.number++;
+	view.workers++;
+	return view;
+}
+
+/* A server tells worker 1 a view, which the worker must refuse. */
+static void check_grown_refused(unsigned server, void (*spoil)(struct tern_view *view))
+{
+	struct tern_view view;
+	struct job j;
+
+	job_start(&j, &two_of_each);
+	until_step(&j, 3, 5);
+	view = next_view(&j);
+	if (spoil)
+		spoil(&view);
+	tern_talk_say(
+		&j.m[server].server->workers[1]->talk, tern_view_json(&view, "grown"));
+	job_run_out(&j);
+	assert_int_equal(j.m[3].status, -EPROTO);
+	assert_non_null(strstr(j.m[3].text, "has sent a wrong view: expected it from "
+					    "server 0, with the job's servers and more "
+					    "than 1 workers"));
+	job_close(&j);
+}
+
+static void drop_worker_1(struct tern_view *view)
+{
+	view->workers = 1;
+}
+
+static void drop_server_1(struct tern_view *view)
+{
+	view->count = 1;
+}
+
+static void rename_server_1(struct tern_view *view)
+{
+	view->numbers[1] = 7;
+}
+
+static void add_two_workers(struct tern_view *view)
+{
+	view->workers++;
+}
+
+static void test_a_worker_believes_no_view_that_cannot_be(void **state)
+{
+	(void)state;
+	check_grown_refused(0, drop_worker_1);
+	check_grown_refused(0, drop_server_1);
+	check_grown_refused(0, rename_server_1);
+	check_grown_refused(1, NULL);
+}
+
+/* Server 0 lets a worker in with a view, which server 1 must refuse. */
+static void check_change_refused(bool paused, void (*spoil)(struct tern_view *view))
+{
+	struct tern_talk *talk;
+	struct tern_view view;
+	json_t *change;
+	struct job j;
+
+	job_start(&j, &two_of_each);
+	until_step(&j, 2, 5);
+	talk = &others_find(j.m[0].server, 1)->talk;
+	if (paused) {
+		tern_talk_say(talk, json_pack("{s:s, s:I}", "type", "pause", "version",
+					    (json_int_t)j.m[2].step + 100));
+		JOB_UNTIL(&j, j.m[1].server->change.reached);
+	}
+	view = next_view(&j);
+	if (spoil)
+		spoil(&view);
+	change = json_pack("{s:s, s:i, s:[], s:[], s:o}", "type", "change", "generation",
+		1, "came", "moved", "view", tern_view_json(&view, "view"));
+	tern_talk_say(talk, change);
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, -EPROTO);
+	assert_non_null(strstr(j.m[1].text,
+		"server 0 sent a wrong view with a change of workers: expected the same "
+		"servers and 3 workers, once all chunks here have stopped"));
+	job_close(&j);
+}
+
+static void test_a_server_believes_no_view_that_cannot_be(void **state)
+{
+	(void)state;
+	check_change_refused(false, NULL);
+	check_change_refused(true, add_two_workers);
+	check_change_refused(true, drop_server_1);
+	check_change_refused(true, rename_server_1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_worker_believes_no_number_that_cannot_be),
 		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
+		cmocka_unit_test(test_a_worker_believes_no_view_that_cannot_be),
+		cmocka_unit_test(test_a_server_believes_no_view_that_cannot_be),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
