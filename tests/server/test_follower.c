@@ -140,6 +140,15 @@ static void run(struct job *j, struct process *p)
 
 /* ---- the bytes ---- */
 
+static void check_skips(const struct chunk *c, const struct tern_chunk_memory *a,
+	const struct tern_chunk_memory *b)
+{
+	assert_int_equal(!a->skipped, !b->skipped);
+	if (a->skipped)
+		assert_memory_equal(a->skipped, b->skipped,
+			skip_tensor_count(c) * sizeof(*a->skipped));
+}
+
 static void check_same(const struct chunk *c, const struct tern_chunk_memory *a,
 	const struct tern_chunk_memory *b)
 {
@@ -151,10 +160,11 @@ static void check_same(const struct chunk *c, const struct tern_chunk_memory *a,
 		assert_memory_equal(a->state.m, b->state.m, bytes);
 	if (tern_updater_has_v(&c->kept->opts))
 		assert_memory_equal(a->state.v, b->state.v, bytes);
+	check_skips(c, a, b);
 }
 
-/* One of both may have an update more: what was sent when the server ended has not arrived, or the server
- * itself has not made it. */
+/* If the server ends during an update, one of both may have an update more: its bytes had not arrived at
+ * the follower, or the server itself had not made it. */
 static void check_chunk(const struct chunk *c, const struct tern_chunk_memory *a,
 	const struct tern_chunk_memory *b)
 {
@@ -171,11 +181,13 @@ static void check_chunk(const struct chunk *c, const struct tern_chunk_memory *a
 			new->previous, old->w, c->plan->count * sizeof(float));
 }
 
-/* The server ends, and is compared with its follower. */
-static void compare(struct job *j, struct process *p)
+/* Compares what the server and its follower have in memory. Both must have ended. Returns the number of
+ * chunks of which they have the same version. */
+static uint32_t compare(struct job *j, struct process *p)
 {
 	struct tern_server *s = j->m[0].server;
 	struct tern_server_memory *server, *follower;
+	uint32_t same = 0;
 
 	host_env_stop(j->m[0].env);
 	host_env_stop(p->env);
@@ -187,32 +199,74 @@ static void compare(struct job *j, struct process *p)
 	assert_true(server->life && server->life == follower->life);
 	assert_int_equal(server->index, follower->index);
 	assert_in_range(follower->step, server->step - 1, server->step + 1);
-	for (uint32_t i = 0; i < server->chunk_count; i++)
+	for (uint32_t i = 0; i < server->chunk_count; i++) {
 		check_chunk(&s->chunks[i], &server->chunks[i], &follower->chunks[i]);
+		same += server->chunks[i].version == follower->chunks[i].version;
+	}
 	tern_server_memory_free(server);
 	tern_server_memory_free(follower);
+	return same;
 }
 
-/* Lets a job make steps with a follower that comes meanwhile, and compares both. */
+/* True if the server waits for gradients, and its follower has made each version that the server has. */
+static bool is_still(const struct tern_server *s, const struct process *p)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		const struct follower_chunk *k = &p->follower->chunks[i];
+
+		if (s->chunks[i].state != CHUNK_GATHERING || k->busy ||
+			k->version != s->chunks[i].version)
+			return false;
+	}
+	return true;
+}
+
+/* Lets the workers stand still until the server and its follower have nothing left to do. */
+static void stand_still(struct job *j, struct process *p)
+{
+	uint64_t limit_ns = tern_clock_ns() + 30 * TERN_NS_PER_S;
+
+	while (!is_still(j->m[0].server, p)) {
+		if (tern_progress(j->m[0].ctx) + tern_progress(p->ctx) == 0)
+			usleep(50);
+		assert_true(tern_clock_ns() < limit_ns);
+	}
+}
+
+/* The server goes back with its job, and its follower hears it. */
+static void lose_server(struct job *j, struct process *p)
+{
+	server_fail(j->m[0].server, -EAGAIN, "lost");
+	BOTH_UNTIL(j, p, p->ended && j->m[0].ended);
+	assert_int_equal(p->status, -EAGAIN);
+	assert_true(stats_of(p).server_lives);
+}
+
+/* A follower comes, and is complete for some steps. */
+static void follow_some_steps(struct job *j, struct process *p)
+{
+	uint64_t step;
+
+	follow(p, j->addresses[0]);
+	BOTH_UNTIL(j, p, stats_of(p).complete);
+	step = stats_of(p).steps;
+	BOTH_UNTIL(j, p, stats_of(p).steps > step + 8);
+}
+
+/* Lets a job make steps with a follower that comes meanwhile, and compares all chunks of both. */
 static void check_follower(const struct setup *setup)
 {
 	struct process p;
 	struct job j;
-	uint64_t step;
 
 	adjust_server = take_snapshots;
 	job_start(&j, setup);
 	JOB_UNTIL(&j, j.m[0].server->running && j.m[0].server->chunks[0].version > 3);
-	follow(&p, j.addresses[0]);
-	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	follow_some_steps(&j, &p);
 	assert_true(j.m[0].server->chunk_count > 4);
-	step = stats_of(&p).steps;
-	BOTH_UNTIL(&j, &p, stats_of(&p).steps > step + 8);
-	server_fail(j.m[0].server, -EAGAIN, "lost");
-	BOTH_UNTIL(&j, &p, p.ended && j.m[0].ended);
-	assert_int_equal(p.status, -EAGAIN);
-	assert_true(stats_of(&p).server_lives);
-	compare(&j, &p);
+	stand_still(&j, &p);
+	lose_server(&j, &p);
+	assert_int_equal(compare(&j, &p), j.m[0].server->chunk_count);
 	close_process(&p);
 	job_close(&j);
 }
@@ -223,7 +277,7 @@ static void test_a_follower_has_the_bytes_of_its_server(void **state)
 	check_follower(&usual);
 }
 
-static void test_so_it_has_with_each_optimizer(void **state)
+static void test_a_follower_has_the_bytes_with_each_optimizer(void **state)
 {
 	static const char *const optimizers[] = {
 		"sgd", "momentum", "adagrad", "rmsprop", "adamw"};
@@ -236,7 +290,7 @@ static void test_so_it_has_with_each_optimizer(void **state)
 	}
 }
 
-static void test_so_it_has_with_clipping(void **state)
+static void test_a_follower_has_the_bytes_with_clipping(void **state)
 {
 	struct setup setup = usual;
 
@@ -245,7 +299,7 @@ static void test_so_it_has_with_clipping(void **state)
 	check_follower(&setup);
 }
 
-static void test_so_it_has_when_many_slots_are_folded(void **state)
+static void test_a_follower_has_the_bytes_if_slots_are_folded(void **state)
 {
 	struct setup setup = usual;
 
@@ -256,7 +310,7 @@ static void test_so_it_has_when_many_slots_are_folded(void **state)
 	check_follower(&setup);
 }
 
-static void test_so_it_has_of_tensors_that_travel_as_bf16(void **state)
+static void test_a_follower_has_the_bytes_of_bf16_tensors(void **state)
 {
 	struct setup setup = usual;
 
@@ -270,7 +324,7 @@ static void test_so_it_has_of_tensors_that_travel_as_bf16(void **state)
 	adjust_job = NULL;
 }
 
-static void test_so_it_has_over_shm(void **state)
+static void test_a_follower_has_the_bytes_over_shm(void **state)
 {
 	struct setup setup = usual;
 
@@ -418,11 +472,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_follower_has_the_bytes_of_its_server),
-		cmocka_unit_test(test_so_it_has_with_each_optimizer),
-		cmocka_unit_test(test_so_it_has_with_clipping),
-		cmocka_unit_test(test_so_it_has_when_many_slots_are_folded),
-		cmocka_unit_test(test_so_it_has_of_tensors_that_travel_as_bf16),
-		cmocka_unit_test(test_so_it_has_over_shm),
+		cmocka_unit_test(test_a_follower_has_the_bytes_with_each_optimizer),
+		cmocka_unit_test(test_a_follower_has_the_bytes_with_clipping),
+		cmocka_unit_test(test_a_follower_has_the_bytes_if_slots_are_folded),
+		cmocka_unit_test(test_a_follower_has_the_bytes_of_bf16_tensors),
+		cmocka_unit_test(test_a_follower_has_the_bytes_over_shm),
 		cmocka_unit_test(
 			test_a_server_of_a_job_without_snapshots_is_not_followed),
 		cmocka_unit_test(test_a_follower_with_another_arithmetic_is_refused),
