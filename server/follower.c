@@ -417,6 +417,14 @@ static void say_waits(struct tern_follower *f, const char *why)
 	f->said_waiting = true;
 }
 
+/* The server has answered. A follower with memory waits for it without a limit then: it comes in the
+ * server's place only when that cannot be reached. */
+static void server_answers(struct tern_follower *f)
+{
+	if (f->opts.from_memory)
+		f->until_ns = tern_ns_add(tern_now_ns(f->env), f->opts.wait_ns);
+}
+
 /* True if the follower has tried for too long; it ends then. */
 static bool is_too_late(struct tern_follower *f, const char *why)
 {
@@ -439,12 +447,29 @@ static void on_refused(struct tern_follower *f, const json_t *message)
 		say_waits(f, text);
 }
 
+/* True if the job goes on without the server: an operator has removed it (view.c). */
+static bool is_removed(const struct tern_follower *f, const json_t *message)
+{
+	struct tern_view view;
+
+	return f->follows && tern_view_read(json_object_get(message, "view"), &view) &&
+	       view.number > f->shard.view.number &&
+	       tern_view_find(&view, view_own_number(&f->shard)) == UINT32_MAX;
+}
+
 static void on_abort(struct tern_follower *f, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	if (!text)
 		text = "no reason given";
+	f->removed = is_removed(f, message);
+	if (f->removed) {
+		end(f, -ECANCELED,
+			"server %u was removed from the job, so it has no follower",
+			view_own_number(&f->shard));
+		return;
+	}
 	f->server_lives = json_is_true(json_object_get(message, "back")) &&
 			  !json_is_true(json_object_get(message, "final"));
 	end(f, f->server_lives ? -EAGAIN : -ECANCELED, "server %u: %s",
@@ -458,6 +483,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 
 	if (f->over)
 		return;
+	server_answers(f);
 	if (strcmp(type, "followed") == 0)
 		on_followed(f, message);
 	else if (strcmp(type, "again") == 0) {
@@ -736,7 +762,8 @@ void tern_follower_stats(const struct tern_follower *f, struct tern_follower_sta
 		.filled_count = f->updated_count,
 		.complete = is_complete(f),
 		.steps = f->shard.chunk_count ? UINT64_MAX : 0,
-		.server_lives = f->server_lives};
+		.server_lives = f->server_lives,
+		.removed = f->removed};
 	for (uint32_t i = 0; i < f->shard.chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, f->chunks[i].version);
 }

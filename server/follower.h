@@ -29,8 +29,10 @@
  *   any -> follower    the answer is always {"type":"refused", "text":..., "later":true}: the
  *                      process does not serve yet
  *   candidate -> server I  "address" with "follows":true: the sender is a server that was made
- *                      with the memory of a follower of server I, and waits for the job. If
- *                      server I lives, the answer is {"type":"serves"}
+ *                      with the memory of a follower of server I, and waits for the job, with
+ *                      version "step" in memory; or, with "serves":true, its steps have begun. If server I has
+ *                      lived on, or begins with a newer snapshot, the answer is
+ *                      {"type":"serves"}
  *
  * Tensors, on channel TERN_PS_CHANNEL_DATA, with the keys of the chunk in the job's plan:
  *
@@ -61,8 +63,9 @@ struct tern_follower_opts {
 	const char *server; /* address of the server that is followed */
 	/* Where the follower listens, from the start: the address at which it would serve. */
 	const char *listen;
-	/* How long a server is tried that cannot be reached, or whose steps have not begun, in
-	 * nanoseconds, before the follower ends with -EAGAIN. 0: for ever. */
+	/* How long a server is tried that cannot be reached, or, without from_memory, whose steps have
+	 * not begun, in nanoseconds, before the follower ends with -EAGAIN. With from_memory, each
+	 * answer of the server renews the time. 0: for ever. */
 	uint64_t wait_ns;
 	/* Limit of parameters and state, in bytes; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
@@ -100,6 +103,9 @@ struct tern_follower_stats {
 	 * with what tern_follower_keep() gives as opts.from_memory, before another server is
 	 * made with it. */
 	bool server_lives;
+	/* The server was removed from the job, which goes on without it: nobody is needed in its
+	 * place. The status is -ECANCELED. */
+	bool removed;
 };
 
 /* Makes a follower, listens, and begins to connect to the server. Errors of tern_listen() and

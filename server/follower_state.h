@@ -39,7 +39,7 @@ struct tern_follower {
 	struct tern_talk talk;
 	struct tern_channel *data;
 	bool gone; /* the connection has ended */
-	bool follows, complete, server_lives;
+	bool follows, complete, server_lives, removed;
 	bool said_waiting;
 	uint64_t until_ns; /* end of opts.wait_ns */
 	struct tern_talk_budget budget;

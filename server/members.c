@@ -18,10 +18,12 @@
  * snapshot (opts.goes_back) ends all of its connections.
  *
  * A server that was made with the memory of a follower (follower.h) asks the server whose follower it was,
- * too (opts.follows). If that one lives, this server ends, and its process follows it again. Should both
- * serve all the same, as when a connection between them is cut, no harm is done: whatever servers the
- * job's workers meet on have the same life of the job in memory, and a version of a life has
- * the same bytes wherever it was made; what does not fit to the others is forgotten (memory_begin()).
+ * too (opts.follows), and tells the members of itself only while it has no connection to that one. If that
+ * one lives, this server ends, and its process follows it again. In a job of several servers, server 0
+ * starts the steps with one server of each number. In a job of one server nobody else judges, so both
+ * could go on, each with a part of the workers, and overwrite each other's snapshots. So such a
+ * server begins with a part of the workers only if nothing listens at the followed server's address
+ * (start.c).
  *
  * A server that was not lost, and goes back, does the same with server 0 (opts.zero) until the steps
  * begin, to hear if it is removed meanwhile, unless server 0 is a member. Its address is as before ("stays"), so server 0 tells
@@ -50,7 +52,10 @@ struct member_link { /* connection to a member */
 	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
 	bool is_followed;                    /* opts.follows: nothing is noted of it */
-	struct tern_timer timer;             /* for the next attempt */
+	/* The last attempt has found that no process listens there. Or, if is_followed: a process has
+	 * answered that was started anew, and has no job to go on with. */
+	bool refuses, is_new;
+	struct tern_timer timer; /* for the next attempt */
 };
 
 int members_write_own(const struct tern_server *s, char *out, size_t bytes)
@@ -78,10 +83,12 @@ static void say_address(struct member_link *l)
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b}", "type", "address",
-				"server", (json_int_t)s->opts.index, "address", address,
-				"begun", s->opts.has_begun, "stays",
-				!s->opts.member_count, "follows", l->is_followed));
+			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:I, s:b}", "type",
+				"address", "server", (json_int_t)s->opts.index, "address",
+				address, "begun", s->opts.has_begun || s->opts.follows,
+				"stays", !s->opts.member_count, "follows", l->is_followed,
+				"step", (json_int_t)s->first_version, "serves",
+				s->running));
 }
 
 /* Tries again in a moment. */
@@ -130,6 +137,7 @@ static void told_later(struct member_link *l)
 			"now: waits until it can",
 			l->address, s->opts.index);
 	l->said_waiting = true;
+	l->is_new = l->is_followed;
 	say_address(l);
 }
 
@@ -199,10 +207,12 @@ static void link_event(
 
 	if (event == TERN_PEER_UP) {
 		l->up = true;
-		l->said_unreachable = false;
+		l->said_unreachable = l->refuses = false;
 	}
 	if (event != TERN_PEER_DOWN)
 		return;
+	l->refuses = !l->up && status == -ECONNREFUSED;
+	l->is_new = false;
 	if (status && !l->said_unreachable && !l->is_followed)
 		server_note(l->server,
 			"the server at %s cannot be reached: %s: tried again", l->address,
@@ -239,13 +249,38 @@ static void dial(struct member_link *l)
 	dial_later(l);
 }
 
+static const struct member_link *find_followed(const struct tern_server *s)
+{
+	for (uint32_t i = 0; s->opts.follows && i < s->member_link_count; i++)
+		if (s->member_links[i].is_followed)
+			return &s->member_links[i];
+	return NULL;
+}
+
+/* True if this server is connected to the one whose follower its process was: that one decides, so
+ * no member hears of this server. */
+static bool reaches_followed(const struct tern_server *s)
+{
+	const struct member_link *l = find_followed(s);
+
+	return l && l->up && !l->gone;
+}
+
+bool members_followed_may_live(const struct tern_server *s)
+{
+	const struct member_link *l = find_followed(s);
+
+	return l && !l->refuses && !l->is_new;
+}
+
 static void dial_again(struct tern_timer *timer)
 {
 	struct member_link *l = tern_container_of(timer, struct member_link, timer);
 
 	if (l->done || l->server->over || l->server->opts.ctx->ending)
 		return;
-	if (l->peer && (!l->gone || !tern_talk_is_idle(&l->talk))) {
+	if ((l->peer && (!l->gone || !tern_talk_is_idle(&l->talk))) ||
+		(!l->is_followed && reaches_followed(l->server))) {
 		dial_later(l);
 		return;
 	}
@@ -282,7 +317,10 @@ int members_init(struct tern_server *s)
 			     : i < others ? s->opts.zero
 					  : s->opts.follows;
 		l->timer.fire = dial_again;
-		dial(l);
+		if (s->opts.follows && !l->is_followed)
+			dial_later(l); /* the followed server is asked first */
+		else
+			dial(l);
 	}
 	return 0;
 }
@@ -294,12 +332,18 @@ static void leave(struct member_link *l)
 }
 
 /* Server 0 need not know more. The links to members stay: workers that come later ask the members
- * for this server's address. */
+ * for this server's address. A process that was started anew in the followed server's place hears that it
+ * is not needed. */
 void members_begun(struct tern_server *s)
 {
 	for (uint32_t i = s->opts.member_count; i < s->member_link_count; i++) {
-		s->member_links[i].done = true;
-		leave(&s->member_links[i]);
+		struct member_link *l = &s->member_links[i];
+
+		l->done = true;
+		if (l->is_new)
+			say_address(l);
+		else
+			leave(l);
 	}
 }
 
@@ -437,15 +481,21 @@ static bool know(struct server_peer *p, uint32_t number, const char *address, bo
 	return true;
 }
 
-/* A follower of this server waits to take its place. If this process was started anew, in a job that
- * goes back, the follower has more of the job: this one tells its workers, and makes room. */
-static void on_follower_waits(struct server_peer *follower, const char *address)
+/* A follower of this server waits to take its place, and has version `step` in memory. If this process
+ * was started anew, in a job that goes back, with an older snapshot or none, the follower has more of
+ * the job: this one tells its workers, and makes room. It also does if the follower serves already. */
+static void on_follower_waits(
+	struct server_peer *follower, const char *address, const json_t *message)
 {
 	struct tern_server *s = follower->server;
+	json_int_t step = json_integer_value(json_object_get(message, "step"));
+	bool serves = json_is_true(json_object_get(message, "serves"));
+	bool is_whole = s->has_job && shard_is_made(s);
 
-	if (s->running || s->opts.has_begun || s->from_memory) {
+	if (s->running || s->opts.has_begun || s->from_memory ||
+		(!serves && is_whole && step < (json_int_t)s->first_version)) {
 		tern_talk_say(&follower->talk, json_pack("{s:s}", "type", "serves"));
-	} else if (s->opts.returns && s->has_job && start_find_present(s)) {
+	} else if (serves || (s->opts.returns && is_whole && start_find_present(s))) {
 		if (!know(follower, view_own_number(s), address, false))
 			return;
 		tell_all(follower);
@@ -456,8 +506,21 @@ static void on_follower_waits(struct server_peer *follower, const char *address)
 			"its place",
 			view_own_number(s), address);
 	} else {
+		follower->follower_waits = true;
 		guests_ask_later(follower);
 	}
+}
+
+bool members_follower_waits(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers) {
+		const struct server_peer *p =
+			tern_list_entry(n, struct server_peer, node);
+
+		if (p->follower_waits && !p->gone)
+			return true;
+	}
+	return false;
 }
 
 void members_on_address(struct server_peer *p, const json_t *message)
@@ -489,7 +552,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	}
 	if (index == (json_int_t)view_own_number(s) &&
 		json_is_true(json_object_get(message, "follows"))) {
-		on_follower_waits(p, address);
+		on_follower_waits(p, address, message);
 		return;
 	}
 	/* The sender may mean to replace this server itself. */

@@ -76,6 +76,11 @@ void members_on_address(struct server_peer *p, const json_t *message);
 const char *members_find(const struct tern_server *s, uint32_t index);
 /* Where server `index` of the job is. This server has a job, and a worker of it. */
 const char *members_address_of(const struct tern_server *s, uint32_t index);
+/* True if a follower of this server is connected, and waits to take its place. */
+bool members_follower_waits(const struct tern_server *s);
+/* True if opts.follows may live: no attempt to reach it has found that nothing listens there, or that
+ * another process does. */
+bool members_followed_may_live(const struct tern_server *s);
 /* Writes the addresses at which this server can be reached, in the form of one address.
  * Negative errno as of tern_listener_addresses(). */
 int members_write_own(const struct tern_server *s, char *out, size_t bytes);

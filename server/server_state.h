@@ -109,6 +109,7 @@ struct server_peer {
 	/* The address of a server that comes in the place of a lost one (members.c); NULL: the peer
 	 * is no such server. */
 	char *address;
+	bool follower_waits; /* members.c: it waits to take this server's place */
 	bool stays; /* such a server was not lost, and all know its address already */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
@@ -420,6 +421,7 @@ struct tern_server {
 	/* Server 0, sync: the workers without a slot were told that the next version is
 	 * the last one. */
 	bool said_last;
+	bool said_may_live; /* start.c: it was noted that all workers are waited for */
 	struct tern_list extras; /* duplicate gradients that are still to be refused */
 	bool twice_told;         /* twice.c: two computations differ, which was noted */
 	/* leaving.c */

@@ -16,7 +16,8 @@
  * server.
  *
  * A job that goes on from a snapshot need not wait for workers that do not come any more
- * (opts.absent_ns). Each server by itself puts a peer without a connection in the place of such a
+ * (opts.absent_ns), unless the other ones may be with the server whose place this one takes
+ * (members.c). Each server by itself puts a peer without a connection in the place of such a
  * worker, as if it had come and left. So it is lost when the steps begin, and may come later
  * (change.c).
  */
@@ -225,6 +226,21 @@ int start_set_absent(struct tern_server *s, uint32_t index)
 	return 0;
 }
 
+/* True if the workers that have not come may make steps with the server whose follower this process
+ * was: then this server begins only with all workers. */
+static bool waits_for_all(struct tern_server *s, const char *names)
+{
+	if (s->job.server_count > 1 || !members_followed_may_live(s))
+		return false;
+	if (!s->said_may_live)
+		server_note(s,
+			"waits for %s: they may be with server %u at %s, which this "
+			"process has followed, and which cannot be reached but may live",
+			names, view_own_number(s), s->opts.follows);
+	s->said_may_live = true;
+	return true;
+}
+
 static void begin_without(struct tern_timer *timer)
 {
 	struct tern_server *s =
@@ -235,7 +251,8 @@ static void begin_without(struct tern_timer *timer)
 
 	if (s->over || s->running || !s->has_job || s->opts.ctx->ending)
 		return;
-	if (!shard_is_made(s)) {
+	/* A follower that waits has more of the job, and this server is about to make room for it. */
+	if (!shard_is_made(s) || members_follower_waits(s)) {
 		start_count_absent(s);
 		return;
 	}
@@ -245,6 +262,10 @@ static void begin_without(struct tern_timer *timer)
 		if (!s->workers[i])
 			n += (size_t)snprintf(names + n, sizeof(names) - n, "%sworker %u",
 				n ? ", " : "", i);
+	if (waits_for_all(s, names)) {
+		start_count_absent(s);
+		return;
+	}
 	server_note(
 		s, "begins without %s: slots of absent workers go to the others", names);
 	for (uint32_t i = 0; r == 0 && i < s->job.workers; i++)

@@ -9,7 +9,8 @@
 #include "base/clock.h"
 #include "tools/report.h"
 
-/* How long a server that goes back is waited for, before its follower comes in its place. */
+/* How long a server that goes back is tried while it cannot be reached, before its follower comes in its
+ * place. */
 #define RETURNS_NS (2 * TERN_NS_PER_S)
 
 /* The server has accepted this process as its follower. */
@@ -43,12 +44,16 @@ static void ended(void *arg, int status, const char *text)
 
 	tern_follower_stats(b->follower, &b->stats);
 	role->over = true;
-	if (status == 0)
+	if (status == 0) {
 		role_report(role, json_pack("{ss}", "event", "completed"));
-	else if (status != -EAGAIN || role->signal)
+	} else if (b->stats.removed) {
+		role->left = true; /* the job goes on without it */
+		role_note(role, text);
+	} else if (status != -EAGAIN || role->signal) {
 		role_fail(role, false, "%s", text);
-	else
+	} else {
 		role->again = true;
+	}
 	if (role->again)
 		role_note(role, text);
 }
@@ -117,10 +122,12 @@ int standby_run(struct standby *b)
 	if (b->has_index)
 		snprintf(b->role->name, sizeof(b->role->name), "follower %u", b->index);
 	while (r == 0) {
-		b->role->back_ns = 0;
 		role_loop(b->role);
 		if (!b->role->again)
 			return -ECANCELED;
+		/* --server-wait counts anew once a server has accepted its follower. */
+		if (b->stats.follows)
+			b->role->back_ns = 0;
 		r = reopen(b);
 		if (r)
 			return r;

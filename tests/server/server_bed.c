@@ -120,6 +120,8 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		v->begins = true;
 	} else if (strcmp(tern_talk_type(message), "again") == 0) {
 		v->again = true;
+	} else if (strcmp(tern_talk_type(message), "serves") == 0) {
+		v->serves = true;
 	} else if (strcmp(tern_talk_type(message), "removed") == 0) {
 		v->removed = true;
 	} else if (strcmp(tern_talk_type(message), "address") == 0) {

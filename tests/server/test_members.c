@@ -453,6 +453,78 @@ static void test_server_0_need_not_know_more_when_the_steps_begin(void **state)
 	close_rig(&member);
 }
 
+/* ---- a follower that waits to take its server's place ---- */
+
+static const char *const waits =
+	"{\"type\":\"address\",\"server\":0,\"address\":\"tcp://127.0.0.1:9\","
+	"\"follows\":true,\"step\":5}";
+
+static void test_a_server_that_has_the_job_keeps_its_place(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_told(&rig);
+	rig.server->opts.has_begun = true;
+	visit(&rig, &v);
+	say(&v, waits);
+	run_until(&rig, &v.serves);
+	assert_false(rig.server->over);
+	stop_and_close(&rig);
+}
+
+static void test_a_server_with_a_newer_snapshot_keeps_its_place(void **state)
+{
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_worker(&rig, &worker);
+	rig.server->opts.returns = true;
+	rig.server->first_version = 6;
+	visit(&rig, &v);
+	say(&v, waits);
+	run_until(&rig, &v.serves);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
+static void test_a_server_that_was_started_anew_makes_room(void **state)
+{
+	struct visitor worker, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_worker(&rig, &worker);
+	rig.server->opts.returns = true;
+	visit(&rig, &v);
+	say(&v, waits);
+	run_until(&rig, &rig.server->over);
+	assert_true(rig.server->stats.replaced);
+	run_until(&rig, &worker.told);
+	close_rig(&rig);
+}
+
+/* The server has no job yet, so its follower waits; then the follower's steps begin without it. */
+static void test_a_server_without_a_job_makes_room_when_its_follower_begins(void **state)
+{
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_told(&rig);
+	visit(&rig, &v);
+	say(&v, waits);
+	run_until(&rig, &v.again);
+	assert_true(members_follower_waits(rig.server));
+	say(&v, "{\"type\":\"address\",\"server\":0,\"address\":\"tcp://127.0.0.1:9\","
+		"\"follows\":true,\"step\":5,\"serves\":true}");
+	run_until(&rig, &rig.server->over);
+	assert_true(rig.server->stats.replaced);
+	close_rig(&rig);
+}
+
 /* A tensor in the place of a message breaks the talk with that process only. */
 static void test_a_broken_talk_ends_only_that_process(void **state)
 {
@@ -490,6 +562,11 @@ int main(void)
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
 		cmocka_unit_test(test_a_member_that_is_server_0_is_told_once),
 		cmocka_unit_test(test_server_0_need_not_know_more_when_the_steps_begin),
+		cmocka_unit_test(test_a_server_that_has_the_job_keeps_its_place),
+		cmocka_unit_test(test_a_server_with_a_newer_snapshot_keeps_its_place),
+		cmocka_unit_test(test_a_server_that_was_started_anew_makes_room),
+		cmocka_unit_test(
+			test_a_server_without_a_job_makes_room_when_its_follower_begins),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
 
