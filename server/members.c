@@ -441,6 +441,19 @@ const char *members_address_of(const struct tern_server *s, uint32_t index)
 	return p ? p->address : s->job.servers[index];
 }
 
+/* Another process has come as this server, and has been in the job, which the first one has not: it
+ * takes the place, so that all members know one of the two. */
+static void displace(struct server_peer *first)
+{
+	first->refused = true;
+	view_newcomer_left(first);
+	free(TERN_TAKE(first->address));
+	tern_talk_deafen(&first->talk);
+	tern_talk_say(&first->talk, json_pack("{s:s}", "type", "again"));
+	tern_peer_close(first->peer);
+	guests_refused(first);
+}
+
 /* True if the server is not lost, as far as this one knows: another one has said that it is that
  * server, or the steps have begun. Only server 0 knows of the others then. */
 static bool has_server(const struct tern_server *s, uint32_t number)
@@ -531,6 +544,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	json_int_t index = json_integer_value(number);
 	bool begun = json_is_true(json_object_get(message, "begun"));
 	bool stays = json_is_true(json_object_get(message, "stays"));
+	struct server_peer *first;
 
 	if (!json_is_integer(number) || index < 0 || index >= TERN_SERVERS_MAX ||
 		!address || !members_is_address(address)) {
@@ -568,10 +582,14 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			view_add(p);
 		return;
 	}
+	first = find_newcomer(s, (uint32_t)index);
+	if (first && begun && !first->has_begun && !s->running)
+		displace(first);
 	if (has_server(s, (uint32_t)index)) {
 		guests_ask_later(p);
 		return;
 	}
+	p->has_begun = begun;
 	if (!know(p, (uint32_t)index, address, stays) || stays)
 		return;
 	if (guests_may_note(s))
