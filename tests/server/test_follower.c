@@ -122,6 +122,11 @@ static const struct setup usual = {.fabric = "tcp",
 	.slots = 2,
 	.steps = NEVER_ENDS};
 
+static uint64_t step_of(const struct job *j)
+{
+	return j->m[0].server->chunks[0].version;
+}
+
 static void run(struct job *j, struct process *p)
 {
 	job_step(j);
@@ -333,6 +338,123 @@ static void test_a_follower_has_the_bytes_over_shm(void **state)
 	check_follower(&setup);
 }
 
+/* In the middle of a step, server and follower may differ by an update of a chunk. */
+static void test_a_follower_is_at_most_an_update_away(void **state)
+{
+	struct process p;
+	struct job j;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	job_start(&j, &usual);
+	JOB_UNTIL(&j, j.m[0].server->running);
+	follow_some_steps(&j, &p);
+	lose_server(&j, &p);
+	compare(&j, &p);
+	close_process(&p);
+	job_close(&j);
+}
+
+/* ---- tensors that are not pushed ---- */
+
+static const char *const names[] = {"always", "never", "seldom"};
+
+struct program { /* the only worker of a job, with a session */
+	struct tern_session *session;
+	uint32_t ids[TERN_ARRAY_SIZE(names)];
+	bool skips; /* not all tensors are pushed in each step */
+};
+
+static void start_program(struct job *j, struct program *program)
+{
+	const struct tern_rule_opts rule = {.name = "adam"};
+	struct member *m = job_add(j);
+
+	open_member(m);
+	assert_int_equal(tern_session_new(m->ctx,
+				 &(struct tern_session_opts){.join = j->addresses[0]},
+				 &m->session),
+		0);
+	program->session = m->session;
+	for (size_t k = 0; k < TERN_ARRAY_SIZE(names); k++)
+		assert_int_equal(tern_session_tensor(program->session,
+					 &(struct tern_tensor_opts){.name = names[k],
+						 .shape = tern_shape_1d(TERN_F32, 3000),
+						 .init = TERN_INIT_UNIFORM,
+						 .a = -1,
+						 .b = 1,
+						 .rule = &rule},
+					 &program->ids[k]),
+			0);
+	assert_int_equal(tern_session_start(program->session,
+				 &(struct tern_job_opts){
+					 .workers = 1, .slots = 1, .steps = NEVER_ENDS}),
+		0);
+}
+
+/* Computes the next slot, if it is due. */
+static void compute(struct program *program)
+{
+	struct tern_slot_info info;
+	struct tern_slot *slot;
+
+	if (tern_session_next(program->session, &slot, &info) < 0)
+		return;
+	for (size_t k = 0; k < TERN_ARRAY_SIZE(names); k++) {
+		float *g;
+
+		if (program->skips && (k == 1 || (k == 2 && info.step % 3 > 0)))
+			continue;
+		g = tern_slot_gradient(slot, program->ids[k]);
+		for (unsigned i = 0; i < 3000; i++)
+			g[i] = (float)(i + info.step) / 1000 - 2;
+		assert_int_equal(tern_slot_push(slot, program->ids[k], NULL), 0);
+	}
+	assert_int_equal(tern_slot_end(slot, 0), 0);
+}
+
+static bool has_skips(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->chunk_count; i++)
+		if (s->chunks[i].skips)
+			return true;
+	return false;
+}
+
+/* `from_start`: the state has numbers of updates already when the follower gets it; else an update is the
+ * first that has marks. */
+static void check_skips_follow(bool from_start)
+{
+	struct program program = {.skips = from_start};
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	adjust_server = take_snapshots;
+	job_open(&j, &usual);
+	start_program(&j, &program);
+	JOB_UNTIL(&j, (compute(&program), j.m[0].server->running && step_of(&j) > 7));
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, (compute(&program), stats_of(&p).complete));
+	assert_true(has_skips(j.m[0].server) == from_start);
+	program.skips = true;
+	step = stats_of(&p).steps;
+	BOTH_UNTIL(&j, &p, (compute(&program), stats_of(&p).steps > step + 8));
+	assert_true(has_skips(j.m[0].server));
+	stand_still(&j, &p);
+	lose_server(&j, &p);
+	assert_int_equal(compare(&j, &p), j.m[0].server->chunk_count);
+	close_process(&p);
+	job_close(&j);
+}
+
+static void test_a_follower_leaves_out_the_same_tensors(void **state)
+{
+	(void)state;
+	check_skips_follow(true);
+	check_skips_follow(false);
+}
+
 /* ---- who is refused, and who is lost ---- */
 
 /* Starts a job that makes steps. */
@@ -340,11 +462,6 @@ static void start_job(struct job *j)
 {
 	job_start(j, &usual);
 	JOB_UNTIL(j, j->m[0].server->running && j->m[0].server->chunks[0].version > 3);
-}
-
-static uint64_t step_of(const struct job *j)
-{
-	return j->m[0].server->chunks[0].version;
 }
 
 static void check_refused(const char *why)
@@ -443,10 +560,9 @@ static void test_a_follower_that_stands_still_is_dropped(void **state)
 	job_close(&j);
 }
 
-/* ---- tensors that no server would send, and acknowledgements that no follower would ---- */
-
-static void test_a_wrong_update_ends_the_follower_alone(void **state)
+static void test_a_version_that_waits_for_a_lost_follower_is_published(void **state)
 {
+	char text[200] = "";
 	struct process p;
 	struct job j;
 	uint64_t step;
@@ -456,16 +572,180 @@ static void test_a_wrong_update_ends_the_follower_alone(void **state)
 	start_job(&j);
 	follow(&p, j.addresses[0]);
 	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
-	/* The follower expects another version than comes. */
-	BOTH_UNTIL(&j, &p, !p.follower->chunks[0].busy);
-	p.follower->shard.chunks[0].made += 5;
-	BOTH_UNTIL(&j, &p, p.ended);
-	assert_int_equal(p.status, -EPROTO);
-	assert_non_null(strstr(p.text, "server 0 sent a wrong update of chunk"));
+	JOB_UNTIL(&j, follow_name_owing(j.m[0].server, text, sizeof(text)) > 0);
+	assert_non_null(strstr(text, "server 0's follower at tcp://"));
 	step = step_of(&j);
+	close_process(&p);
 	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	job_close(&j);
+}
+
+/* ---- tensors that no server would send, and acknowledgements that no follower would ---- */
+
+struct wrong { /* a tensor of zeros */
+	struct tern_req req;
+	struct tern_pool *pool;
+	struct tern_buf buf;
+	bool ended;
+};
+
+static void wrong_ended(struct tern_req *req)
+{
+	*(bool *)req->arg = true;
+}
+
+static void send_wrong(struct wrong *w, struct tern_channel *channel, uint64_t key,
+	uint64_t step, uint64_t bytes)
+{
+	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, bytes)};
+
+	assert_int_equal(tern_pool_get(w->pool, bytes, &w->buf), 0);
+	memset(tern_buf_ptr(&w->buf), 0, bytes);
+	tensor.buf = w->buf;
+	tensor.buf.bytes = bytes;
+	w->req = (struct tern_req){.done = wrong_ended, .arg = &w->ended};
+	assert_int_equal(tern_send(channel, &w->req, key, step, &tensor, NULL, 0), 0);
+}
+
+/* The connection of the server with its follower. */
+static struct server_peer *follower_of(const struct tern_server *s)
+{
+	tern_list_for_each (n, &s->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if (p->is_follower)
+			return p;
+	}
+	fail_msg("the server has no follower");
+	return NULL;
+}
+
+/* The follower ends with that reason, and the job goes on. */
+static void expect_end(struct job *j, struct process *p, struct wrong *w, const char *why)
+{
+	uint64_t step;
+
+	BOTH_UNTIL(j, p, p->ended && w->ended);
+	assert_int_equal(p->status, -EPROTO);
+	assert_non_null(strstr(p->text, why));
+	step = step_of(j);
+	JOB_UNTIL(j, step_of(j) > step + 3);
+	tern_pool_put(w->pool, &w->buf);
+}
+
+/* Of chunk 0 comes an update of that many bytes, or of the right number plus `more`, of version 0. */
+static void check_wrong_update(uint64_t bytes, uint64_t more)
+{
+	struct wrong w = {0};
+	struct tern_server *s;
+	struct process p;
+	struct job j;
+
+	start_job(&j);
+	s = j.m[0].server;
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	w.pool = s->staging;
+	send_wrong(&w, follower_of(s)->data, s->chunks[0].plan->gradient_key,
+		p.follower->chunks[0].version + 2,
+		bytes ? bytes : follow_update_bytes(&s->chunks[0]) + more);
+	expect_end(&j, &p, &w, "server 0 sent a wrong update of chunk 0: ");
 	close_process(&p);
 	job_close(&j);
+}
+
+static void test_a_wrong_update_ends_the_follower_alone(void **state)
+{
+	(void)state;
+	adjust_server = take_snapshots;
+	check_wrong_update(8, 0);
+	check_wrong_update(0, 0);
+	check_wrong_update(0, 8);
+}
+
+/* While the workers stand still, the server copies no state, so that the wrong one comes first. */
+static void check_wrong_state(uint64_t bytes, uint64_t more)
+{
+	struct wrong w = {0};
+	struct tern_server *s;
+	struct process p;
+	struct job j;
+
+	start_job(&j);
+	s = j.m[0].server;
+	for (unsigned i = 0; i < 500; i++)
+		tern_progress(j.m[0].ctx);
+	follow(&p, j.addresses[0]);
+	while (!s->follow) {
+		tern_progress(j.m[0].ctx);
+		tern_progress(p.ctx);
+	}
+	w.pool = s->staging;
+	send_wrong(&w, follower_of(s)->data, s->chunks[1].plan->parameter_key, 0,
+		bytes ? bytes : follow_state_bytes(&s->chunks[1]) + more);
+	expect_end(&j, &p, &w, "server 0 sent a wrong state of chunk 1: ");
+	close_process(&p);
+	job_close(&j);
+}
+
+static void test_a_wrong_state_ends_the_follower_alone(void **state)
+{
+	(void)state;
+	adjust_server = take_snapshots;
+	check_wrong_state(8, 0);
+	check_wrong_state(0, 0);
+	check_wrong_state(0, 8);
+}
+
+static char left_note[600]; /* what the server says when it loses its follower */
+
+static void keep_note(void *arg, const char *text)
+{
+	(void)arg;
+	if (strstr(text, "goes on without its follower"))
+		snprintf(left_note, sizeof(left_note), "%s", text);
+}
+
+static void take_snapshots_and_note(struct tern_server_opts *opts)
+{
+	take_snapshots(opts);
+	opts->note = keep_note;
+}
+
+/* An acknowledgement of zeros comes before the follower has the update that it is of. */
+static void check_wrong_acknowledgement(uint64_t bytes, const char *why)
+{
+	struct wrong w = {0};
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	*left_note = '\0';
+	start_job(&j);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	w.pool = p.follower->pool;
+	send_wrong(&w, p.follower->data, p.follower->shard.chunks[0].plan->marks_key,
+		p.follower->chunks[0].version + 2, bytes);
+	BOTH_UNTIL(&j, &p, p.ended && w.ended && !follow_is_complete(j.m[0].server));
+	assert_non_null(strstr(left_note, why));
+	step = step_of(&j);
+	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	tern_pool_put(w.pool, &w.buf);
+	close_process(&p);
+	job_close(&j);
+}
+
+static void test_a_follower_that_acknowledges_wrongly_is_dropped(void **state)
+{
+	static const char wrong[] = "it acknowledged an update that it was not sent";
+
+	(void)state;
+	adjust_server = take_snapshots_and_note;
+	check_wrong_acknowledgement(8, wrong);
+	check_wrong_acknowledgement(4, wrong);
+	check_wrong_acknowledgement(16, "the receiver's buffer is too small");
+	adjust_server = take_snapshots;
 }
 
 int main(void)
@@ -477,13 +757,19 @@ int main(void)
 		cmocka_unit_test(test_a_follower_has_the_bytes_if_slots_are_folded),
 		cmocka_unit_test(test_a_follower_has_the_bytes_of_bf16_tensors),
 		cmocka_unit_test(test_a_follower_has_the_bytes_over_shm),
+		cmocka_unit_test(test_a_follower_is_at_most_an_update_away),
+		cmocka_unit_test(test_a_follower_leaves_out_the_same_tensors),
 		cmocka_unit_test(
 			test_a_server_of_a_job_without_snapshots_is_not_followed),
 		cmocka_unit_test(test_a_follower_with_another_arithmetic_is_refused),
 		cmocka_unit_test(test_a_server_has_one_follower),
 		cmocka_unit_test(test_whoever_comes_to_a_follower_is_told_to_come_again),
 		cmocka_unit_test(test_a_follower_that_stands_still_is_dropped),
+		cmocka_unit_test(
+			test_a_version_that_waits_for_a_lost_follower_is_published),
 		cmocka_unit_test(test_a_wrong_update_ends_the_follower_alone),
+		cmocka_unit_test(test_a_wrong_state_ends_the_follower_alone),
+		cmocka_unit_test(test_a_follower_that_acknowledges_wrongly_is_dropped),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
