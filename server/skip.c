@@ -85,6 +85,14 @@ static struct skips *skips_new(const struct chunk *c)
 	return NULL;
 }
 
+/* Returns the chunk's skips, which are made if it has none. NULL: no memory. */
+static struct skips *skips_of(struct chunk *c)
+{
+	if (!c->skips)
+		c->skips = skips_new(c);
+	return c->skips;
+}
+
 int skip_copy(const struct chunk *c, uint64_t **skipped, uint32_t *count)
 {
 	const struct skips *k = c->skips;
@@ -102,11 +110,11 @@ int skip_copy(const struct chunk *c, uint64_t **skipped, uint32_t *count)
 
 int skip_set(struct chunk *c, const uint64_t *skipped)
 {
-	if (!c->skips)
-		c->skips = skips_new(c);
-	if (!c->skips)
+	struct skips *k = skips_of(c);
+
+	if (!k)
 		return -ENOMEM;
-	memcpy(c->skips->skipped, skipped, c->skips->tensors.count * sizeof(*skipped));
+	memcpy(k->skipped, skipped, k->tensors.count * sizeof(*skipped));
 	return 0;
 }
 
@@ -208,9 +216,8 @@ void skip_begin(struct chunk *c)
 
 void skip_add(struct chunk *c, const uint8_t *marks)
 {
-	struct skips *k = c->skips ? c->skips : skips_new(c);
+	struct skips *k = skips_of(c);
 
-	c->skips = k;
 	if (!k) {
 		server_fail(c->server, -ENOMEM,
 			"no memory to count the updates of %llu tensors",
@@ -277,6 +284,12 @@ static void add_tensor(struct chunk *c, uint32_t i, bool skipped, uint64_t step)
 	add_segment(k, &s);
 }
 
+/* True if all gradients of this update have come with marks. */
+static bool are_marked(const struct skips *k, const struct tern_ps_job *job)
+{
+	return k->marked_count == (job->mode == TERN_MODE_SYNC ? job->slots : 1);
+}
+
 void skip_prepare(struct chunk *c, struct tern_updater_step *step)
 {
 	const struct tern_ps_job *job = &c->server->job;
@@ -285,7 +298,7 @@ void skip_prepare(struct chunk *c, struct tern_updater_step *step)
 
 	if (!k)
 		return;
-	skips = k->marked_count == (job->mode == TERN_MODE_SYNC ? job->slots : 1);
+	skips = are_marked(k, job);
 	k->segment_count = k->rule_count = 0;
 	for (uint32_t i = 0; i < k->tensors.count; i++)
 		add_tensor(c, i, skips && tern_marks_has(k->marks, i), step->step);
@@ -294,12 +307,6 @@ void skip_prepare(struct chunk *c, struct tern_updater_step *step)
 }
 
 /* ---- a follower makes the same update ---- */
-
-/* True if all gradients of this update have come with marks. */
-static bool are_marked(const struct skips *k, const struct tern_ps_job *job)
-{
-	return k->marked_count == (job->mode == TERN_MODE_SYNC ? job->slots : 1);
-}
 
 void skip_describe(const struct chunk *c, struct follow_head *head, uint8_t *marks)
 {
@@ -314,14 +321,15 @@ void skip_describe(const struct chunk *c, struct follow_head *head, uint8_t *mar
 
 int skip_take_over(struct chunk *c, const struct follow_head *head, const uint8_t *marks)
 {
+	struct skips *k;
+
 	if (!head->has_skips)
 		return 0;
-	if (!c->skips)
-		c->skips = skips_new(c);
-	if (!c->skips)
+	k = skips_of(c);
+	if (!k)
 		return -ENOMEM;
-	c->skips->marked_count = head->skips ? c->server->job.slots : 0;
-	memcpy(c->skips->marks, marks, tern_marks_bytes(c->skips->tensors.count));
+	k->marked_count = head->skips ? c->server->job.slots : 0;
+	memcpy(k->marks, marks, tern_marks_bytes(k->tensors.count));
 	return 0;
 }
 
