@@ -14,7 +14,7 @@ struct follower_chunk {
 	struct tern_task task;
 	bool filled;  /* it has the state */
 	bool updated; /* it has had an update */
-	/* `update` has what makes this version, or has made it; 0: nothing came yet. */
+	/* Version that the bytes in `update` lead to; 0: no update has come. */
 	uint64_t version;
 	bool busy, acknowledging; /* the task runs; ack_req is posted */
 };
