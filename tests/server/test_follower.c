@@ -133,6 +133,18 @@ static void run(struct job *j, struct process *p)
 	tern_progress(p->ctx);
 }
 
+/* Starts a job that makes steps. */
+static void start(struct job *j, const struct setup *setup)
+{
+	job_start(j, setup);
+	JOB_UNTIL(j, j->m[0].server->running && j->m[0].server->chunks[0].version > 3);
+}
+
+static void start_job(struct job *j)
+{
+	start(j, &usual);
+}
+
 #define BOTH_UNTIL(job_, process_, cond)                                                 \
 	do {                                                                             \
 		uint64_t limit_ns_ = tern_clock_ns() + 30 * TERN_NS_PER_S;               \
@@ -265,8 +277,7 @@ static void check_follower(const struct setup *setup)
 	struct job j;
 
 	adjust_server = take_snapshots;
-	job_start(&j, setup);
-	JOB_UNTIL(&j, j.m[0].server->running && j.m[0].server->chunks[0].version > 3);
+	start(&j, setup);
 	follow_some_steps(&j, &p);
 	assert_true(j.m[0].server->chunk_count > 4);
 	stand_still(&j, &p);
@@ -346,8 +357,7 @@ static void test_a_follower_is_at_most_an_update_away(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	job_start(&j, &usual);
-	JOB_UNTIL(&j, j.m[0].server->running);
+	start_job(&j);
 	follow_some_steps(&j, &p);
 	lose_server(&j, &p);
 	compare(&j, &p);
@@ -457,20 +467,13 @@ static void test_a_follower_leaves_out_the_same_tensors(void **state)
 
 /* ---- who is refused, and who is lost ---- */
 
-/* Starts a job that makes steps. */
-static void start_job(struct job *j)
-{
-	job_start(j, &usual);
-	JOB_UNTIL(j, j->m[0].server->running && j->m[0].server->chunks[0].version > 3);
-}
-
-static void check_refused(const char *why)
+static void check_refused(const struct setup *setup, const char *why)
 {
 	struct process p;
 	struct job j;
 	uint64_t step;
 
-	start_job(&j);
+	start(&j, setup);
 	open_process(&p);
 	if (strstr(why, "abacus"))
 		snprintf(
@@ -489,14 +492,29 @@ static void test_a_server_of_a_job_without_snapshots_is_not_followed(void **stat
 {
 	(void)state;
 	adjust_server = NULL;
-	check_refused("all servers need --snapshots");
+	check_refused(&usual, "all servers need --snapshots");
+}
+
+static void go_back(struct tern_server_opts *opts)
+{
+	opts->goes_back = true;
+}
+
+static void test_a_server_of_an_async_job_is_not_followed(void **state)
+{
+	struct setup setup = usual;
+
+	(void)state;
+	setup.mode = TERN_MODE_ASYNC;
+	adjust_server = go_back;
+	check_refused(&setup, "a server is followed in ");
 }
 
 static void test_a_follower_with_another_arithmetic_is_refused(void **state)
 {
 	(void)state;
 	adjust_server = take_snapshots;
-	check_refused("it computes with \"abacus\"");
+	check_refused(&usual, "it computes with \"abacus\"");
 }
 
 static void test_a_server_has_one_follower(void **state)
@@ -582,7 +600,7 @@ static void test_a_version_that_waits_for_a_lost_follower_is_published(void **st
 
 /* ---- tensors that no server would send, and acknowledgements that no follower would ---- */
 
-struct wrong { /* a tensor of zeros */
+struct wrong { /* a tensor that the protocol does not have, of zeros unless a case says more */
 	struct tern_req req;
 	struct tern_pool *pool;
 	struct tern_buf buf;
@@ -594,17 +612,28 @@ static void wrong_ended(struct tern_req *req)
 	*(bool *)req->arg = true;
 }
 
-static void send_wrong(struct wrong *w, struct tern_channel *channel, uint64_t key,
-	uint64_t step, uint64_t bytes)
+static void make_wrong(struct wrong *w, uint64_t bytes)
 {
-	struct tern_tensor tensor = {.shape = tern_shape_1d(TERN_U8, bytes)};
-
 	assert_int_equal(tern_pool_get(w->pool, bytes, &w->buf), 0);
 	memset(tern_buf_ptr(&w->buf), 0, bytes);
-	tensor.buf = w->buf;
+}
+
+static void send_made(struct wrong *w, struct tern_channel *channel, uint64_t key,
+	uint64_t step, uint64_t bytes)
+{
+	struct tern_tensor tensor = {
+		.buf = w->buf, .shape = tern_shape_1d(TERN_U8, bytes)};
+
 	tensor.buf.bytes = bytes;
 	w->req = (struct tern_req){.done = wrong_ended, .arg = &w->ended};
 	assert_int_equal(tern_send(channel, &w->req, key, step, &tensor, NULL, 0), 0);
+}
+
+static void send_wrong(struct wrong *w, struct tern_channel *channel, uint64_t key,
+	uint64_t step, uint64_t bytes)
+{
+	make_wrong(w, bytes);
+	send_made(w, channel, key, step, bytes);
 }
 
 /* The connection of the server with its follower. */
@@ -748,6 +777,34 @@ static void test_a_follower_that_acknowledges_wrongly_is_dropped(void **state)
 	adjust_server = take_snapshots;
 }
 
+/* A right acknowledgement that comes too early counts, but the update is still sent and made. */
+static void test_an_early_acknowledgement_costs_no_update(void **state)
+{
+	struct wrong w = {0};
+	struct process p;
+	struct job j;
+	uint64_t version;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	version = p.follower->chunks[0].version + 2;
+	w.pool = p.follower->pool;
+	make_wrong(&w, sizeof(version));
+	memcpy(tern_buf_ptr(&w.buf), &version, sizeof(version));
+	send_made(&w, p.follower->data, p.follower->shard.chunks[0].plan->marks_key,
+		version, sizeof(version));
+	BOTH_UNTIL(&j, &p, w.ended && stats_of(&p).steps > version + 8);
+	stand_still(&j, &p);
+	lose_server(&j, &p);
+	tern_pool_put(w.pool, &w.buf);
+	assert_int_equal(compare(&j, &p), j.m[0].server->chunk_count);
+	close_process(&p);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -761,6 +818,7 @@ int main(void)
 		cmocka_unit_test(test_a_follower_leaves_out_the_same_tensors),
 		cmocka_unit_test(
 			test_a_server_of_a_job_without_snapshots_is_not_followed),
+		cmocka_unit_test(test_a_server_of_an_async_job_is_not_followed),
 		cmocka_unit_test(test_a_follower_with_another_arithmetic_is_refused),
 		cmocka_unit_test(test_a_server_has_one_follower),
 		cmocka_unit_test(test_whoever_comes_to_a_follower_is_told_to_come_again),
@@ -770,6 +828,7 @@ int main(void)
 		cmocka_unit_test(test_a_wrong_update_ends_the_follower_alone),
 		cmocka_unit_test(test_a_wrong_state_ends_the_follower_alone),
 		cmocka_unit_test(test_a_follower_that_acknowledges_wrongly_is_dropped),
+		cmocka_unit_test(test_an_early_acknowledgement_costs_no_update),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
