@@ -68,6 +68,7 @@ struct follow {
 	uint64_t state_bytes;    /* of STATES_MOST */
 	bool complete;
 	struct tern_timer timer;
+	uint64_t due_ns; /* when the timer is to fire */
 };
 
 /* ---- the tensors ---- */
@@ -300,16 +301,21 @@ static void copy_sent(struct tern_req *req)
 	ended(k, req);
 }
 
-/* Lets the next update copy the state, if there is room for it and the job has another update. */
+/* Lets the next update copy the state, if there is room for it and the job has another update. If there
+ * is no room although no other state is copied, the follower is dropped, which may free its records. */
 static bool may_copy(struct follow_chunk *k)
 {
 	struct follow *f = k->chunk->server->follow;
 	uint64_t bytes = follow_state_bytes(k->chunk);
 
 	if (k->chunk->version + 1 >= k->chunk->server->job.steps ||
-		(f->state_bytes && f->state_bytes + bytes > STATES_MOST) ||
-		tern_pool_get(f->pool, bytes, &k->copy) < 0)
+		(f->state_bytes && f->state_bytes + bytes > STATES_MOST))
 		return false;
+	if (tern_pool_get(f->pool, bytes, &k->copy) < 0) {
+		if (!f->state_bytes)
+			drop(f, "no memory to copy the parameters");
+		return false;
+	}
 	f->state_bytes += bytes;
 	k->state = FOLLOW_COPYING;
 	return true;
@@ -448,11 +454,13 @@ static void watch(struct follow *f, uint64_t since_ns)
 {
 	struct tern_server *s = f->server;
 
-	tern_timer_set(
-		s->opts.ctx, &f->timer, tern_ns_add(since_ns, s->opts.worker_timeout_ns));
+	f->due_ns = tern_ns_add(since_ns, s->opts.worker_timeout_ns);
+	tern_timer_set(s->opts.ctx, &f->timer, f->due_ns);
 }
 
-/* The follower has not acknowledged an update for too long, or another one is waited for by now. */
+/* The timer has fired. Drops the follower if its oldest update is overdue, else sets the timer for
+ * that. If the timer fires late, this server itself was stopped or had no processor, so the follower
+ * gets the time anew. */
 static void is_late(struct tern_timer *timer)
 {
 	struct follow *f = tern_container_of(timer, struct follow, timer);
@@ -463,10 +471,14 @@ static void is_late(struct tern_timer *timer)
 	if (s->over || s->opts.ctx->ending || !f->peer)
 		return;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
-		if (f->chunks[i].sent != f->chunks[i].acked)
+		if (f->chunks[i].sent != f->chunks[i].acked || f->chunks[i].sending)
 			oldest_ns = TERN_MIN(oldest_ns, f->chunks[i].sent_ns);
 	if (oldest_ns == UINT64_MAX)
 		return;
+	if (now_ns - f->due_ns > s->tick_ns) {
+		watch(f, now_ns);
+		return;
+	}
 	if (now_ns < tern_ns_add(oldest_ns, s->opts.worker_timeout_ns)) {
 		watch(f, oldest_ns);
 		return;
@@ -484,7 +496,9 @@ void follow_send(struct chunk *c)
 
 	if (!f->peer)
 		return;
-	*head = (struct follow_head){.version = c->version + 1, .clip = (float)c->clip};
+	*head = (struct follow_head){.version = c->version + 1,
+		.clip = (float)c->clip,
+		.snapshot = back_newest(c->server)};
 	memset(head + 1, 0, update_head_bytes(c) - sizeof(*head));
 	skip_describe(c, head, (uint8_t *)(head + 1));
 	k->sent = c->version + 1;
@@ -581,6 +595,10 @@ static bool is_refused(
 			"%u "
 			"printable characters, and the arithmetic",
 			TERN_ADDRESS_BYTES - 1);
+	else if (s->has_job && s->job.mode != TERN_MODE_SYNC)
+		snprintf(text, bytes,
+			"the job is in %s mode: a server is followed in sync mode only",
+			tern_mode_text(s->job.mode, s->job.ssp).text);
 	else if (!s->opts.goes_back || (s->has_job && !s->snapshots))
 		snprintf(text, bytes,
 			"a server is followed in jobs that go back to snapshots: all "
@@ -602,11 +620,29 @@ static bool is_refused(
 	return true;
 }
 
+/* Upper limit of the bytes of states that are copied or on their way at a time (may_copy()). */
+static uint64_t states_most(const struct tern_server *s)
+{
+	uint64_t all = 0, largest = 0;
+
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		all += follow_state_bytes(&s->chunks[i]);
+		largest = TERN_MAX(largest, follow_state_bytes(&s->chunks[i]));
+	}
+	return TERN_MIN(all, TERN_MAX(STATES_MOST, largest));
+}
+
 static void accept(struct server_peer *p, const char *address)
 {
 	struct tern_server *s = p->server;
-	json_t *job = job_of(s);
+	struct tern_ps_text why;
+	json_t *job;
 
+	if (shard_check_followed(s, states_most(s), &why) < 0) {
+		server_refuse(p, "%s", why.text);
+		return;
+	}
+	job = job_of(s);
 	if (!job || make(s, p, address) < 0) {
 		json_decref(job);
 		server_refuse(p, "no memory for a follower");
@@ -656,11 +692,18 @@ void follow_write_status(const struct tern_server *s, json_t *object)
 				(json_int_t)s->chunk_count));
 }
 
-size_t follow_name_owing(const struct tern_server *s, char *text, size_t bytes)
+bool follow_is_awaited(const struct tern_server *s)
 {
 	for (uint32_t i = 0; s->follow && i < s->chunk_count; i++)
 		if (s->follow->chunks[i].holds)
-			return (size_t)snprintf(text, bytes, "server %u's follower at %s",
-				view_own_number(s), s->follow->address);
-	return 0;
+			return true;
+	return false;
+}
+
+size_t follow_name_owing(const struct tern_server *s, char *text, size_t bytes)
+{
+	return follow_is_awaited(s)
+		       ? (size_t)snprintf(text, bytes, "server %u's follower at %s",
+				 view_own_number(s), s->follow->address)
+		       : 0;
 }

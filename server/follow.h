@@ -23,6 +23,8 @@ struct follow_head {
 	uint8_t has_skips;
 	uint8_t skips; /* update: the marked tensors are left out */
 	uint8_t zero[2];
+	uint64_t
+		snapshot; /* update: step of the newest snapshot that the server knows of */
 };
 
 /* Sizes of these tensors in bytes, and where the vectors begin. */
@@ -44,6 +46,8 @@ bool follow_is_complete(const struct tern_server *s);
 void follow_tell(struct server_peer *worker);
 /* Adds "follower" to the answer of `tern status`. */
 void follow_write_status(const struct tern_server *s, json_t *object);
+/* True if a version that is made waits for the follower to acknowledge its update. */
+bool follow_is_awaited(const struct tern_server *s);
 /* Writes the name of the follower, if a chunk waits for it to acknowledge. Returns the number of
  * bytes; 0: none does. */
 size_t follow_name_owing(const struct tern_server *s, char *text, size_t bytes);
@@ -69,6 +73,10 @@ void sync_publish(struct chunk *c);
 /* shard.c */
 /* Called in a task. Gives a chunk its memory and its first values. Negative errno. */
 int chunk_make(struct chunk *c);
+/* Checks that there is room for the share of this server's job, with one vector more for the mean
+ * gradient and `more_bytes`. -E2BIG. */
+int shard_check_followed(
+	const struct tern_server *s, uint64_t more_bytes, struct tern_ps_text *why);
 /* Called in a task. Makes the next version with a mean gradient (tern_updater_mean()). */
 void chunk_apply_mean(struct chunk *c, const float *mean, float clip);
 

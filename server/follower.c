@@ -2,7 +2,7 @@
 /*
  * A follower (follower.h). It keeps the share of its server as a server does: `shard` is a struct
  * tern_server of which only the job, the plan and the chunks are used (shard.c, skip.c, memory.c), so
- * that the same code makes the same bytes. It never listens, and has no worker.
+ * that the same code makes the same bytes. `shard` never listens, and has no worker.
  *
  * A chunk:
  *
@@ -223,16 +223,18 @@ static void update_came(struct tern_req *req)
 	if (!goes_on(k, req->status == -EMSGSIZE ? 0 : req->status, "an update"))
 		return;
 	if (req->status < 0 || req->bytes != follow_update_bytes(k->chunk) ||
-		head->version != k->chunk->made + 1) {
+		head->version != k->chunk->made + 1 ||
+		head->snapshot > f->shard.job.steps) {
 		end(f, -EPROTO,
 			"server %u sent a wrong update of chunk %u: %llu bytes, expected "
-			"%llu, and the next version",
+			"%llu, the next version and the step of a snapshot",
 			view_own_number(&f->shard), k->chunk->number,
 			(unsigned long long)req->bytes,
 			(unsigned long long)follow_update_bytes(k->chunk));
 		return;
 	}
 	k->version = head->version;
+	f->shard.snapshot_step = TERN_MAX(f->shard.snapshot_step, head->snapshot);
 	f->updated_count += !k->updated;
 	k->updated = true;
 	acknowledge(k);
@@ -345,10 +347,10 @@ static int adopt(struct tern_follower *f, const json_t *message, struct tern_ps_
 		return r;
 	s->has_job = true;
 	if (s->job.mode != TERN_MODE_SYNC || index < 0 || index >= s->job.server_count ||
-		life <= 0 || snapshot < 0) {
+		life <= 0 || snapshot < 0 || (uint64_t)snapshot > s->job.steps) {
 		snprintf(why->text, sizeof(why->text),
 			"expected a job in sync mode, the index of one of its servers, a "
-			"life above 0 and a step");
+			"life above 0 and a step of the job");
 		return -EPROTO;
 	}
 	s->index = (uint32_t)index;
@@ -358,6 +360,8 @@ static int adopt(struct tern_follower *f, const json_t *message, struct tern_ps_
 	r = shard_check(s, &s->job, s->index, why);
 	if (r == 0)
 		r = tern_plan_init(&s->plan, &s->job);
+	if (r == 0)
+		r = shard_check_followed(s, 0, why);
 	if (r == 0)
 		r = shard_init(s);
 	return r == 0 ? list_chunks(f) : r;
@@ -440,7 +444,11 @@ static void on_refused(struct tern_follower *f, const json_t *message)
 
 	if (!text)
 		text = "no reason given";
-	if (!json_is_true(json_object_get(message, "later")) || f->follows)
+	f->server_lives = f->follows && json_is_true(json_object_get(message, "later"));
+	if (f->server_lives)
+		end(f, -EAGAIN, "server %u: %s: follows it again",
+			view_own_number(&f->shard), text);
+	else if (!json_is_true(json_object_get(message, "later")))
 		end(f, -EINVAL, "the server at %s refuses its follower: %s",
 			f->opts.server, text);
 	else if (!is_too_late(f, text))
@@ -788,9 +796,11 @@ int tern_follower_keep(struct tern_follower *f, struct tern_server_memory **out)
 {
 	int r;
 
-	*out = TERN_TAKE(f->opts.from_memory);
-	if (*out || !is_complete(f))
+	if (!is_complete(f)) {
+		*out = TERN_TAKE(f->opts.from_memory);
 		return 0;
+	}
+	*out = NULL;
 	r = catch_up(f);
 	f->shard.running = true;
 	return r == 0 ? tern_server_keep(&f->shard, out) : r;

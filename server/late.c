@@ -23,6 +23,9 @@
  * Time is counted in ticks, and a late tick counts as one: a server that was stopped, or
  * had no processor, does not count that time.
  *
+ * A version that is made may wait for the server's follower (follow.c). Meanwhile no worker's
+ * time counts, since each may wait for that version; follow.c limits the time of the follower.
+ *
  * Before the steps a worker owes the initial values that it gives (given.c). To send them
  * takes no computation, so `worker_timeout_ns` counts from the start.
  *
@@ -283,13 +286,14 @@ static void stall(struct server_peer *w, uint64_t limit_ns)
 
 static void count(struct tern_server *s, uint64_t passed_ns)
 {
-	bool waiting = find_owing(s);
+	bool waiting = find_owing(s), is_held = follow_is_awaited(s);
 	uint64_t all_ns = deadline_ns(s), limit_ns;
 
 	for (uint32_t i = 0; i < s->job.workers && !s->over; i++) {
 		struct server_peer *w = s->workers[i];
 
-		if (!w->owes) {
+		/* While a version waits for the follower, workers may wait for that version. */
+		if (!w->owes || is_held) {
 			late_progress(w);
 			continue;
 		}
@@ -335,11 +339,10 @@ static size_t name_owing(const struct tern_server *s, char *names, size_t bytes)
 
 size_t late_name_owing(struct tern_server *s, char *names, size_t bytes)
 {
-	size_t n;
+	size_t n = follow_name_owing(s, names, bytes);
 
 	find_owing(s);
-	n = name_owing(s, names, bytes);
-	return n ? n : follow_name_owing(s, names, bytes);
+	return n ? n : name_owing(s, names, bytes);
 }
 
 bool late_describe_owed(const struct server_peer *worker, char *text, size_t bytes)
@@ -402,7 +405,7 @@ static void note_quiet(struct tern_server *s, uint64_t passed_ns)
 	s->quiet_ns += passed_ns;
 	if (s->quiet_ns < QUIET_NS || s->quiet_ns - passed_ns >= QUIET_NS)
 		return;
-	if (name_owing(s, names, sizeof(names)))
+	if (late_name_owing(s, names, sizeof(names)))
 		server_note(s, "no step for %.0f s, waiting for %s",
 			(double)QUIET_NS / 1e9, names);
 }

@@ -404,7 +404,9 @@ void server_broken(struct tern_talk *talk, int status)
 		return;
 	if (p->is_worker || p->returning)
 		lease_lost(p, false, "%s: %s", tern_peer_name(p->peer), text);
-	else if (server_has_joined(p) && !p->address && !p->is_follower)
+	else if (p->is_follower)
+		server_refuse_for_now(p, "%s", text);
+	else if (server_has_joined(p) && !p->address)
 		server_fail(p->server, status, "%s: %s", tern_peer_name(p->peer), text);
 	else
 		server_refuse(p, "%s", text);

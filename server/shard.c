@@ -352,10 +352,36 @@ static int check_types(const struct tern_server *s, const struct tern_ps_job *jo
 	return 0;
 }
 
+static uint64_t memory_most(const struct tern_server *s)
+{
+	uint64_t most = TERN_POOL_BYTES_MAX;
+
+	return s->opts.memory_bytes ? TERN_MIN(most, s->opts.memory_bytes) : most;
+}
+
+int shard_check_followed(
+	const struct tern_server *s, uint64_t more_bytes, struct tern_ps_text *why)
+{
+	struct tern_plan_share share = tern_plan_share(&s->plan, &s->job, s->index);
+	uint64_t vectors = vectors_of(s, &s->job) + 1, most = memory_most(s);
+
+	if (more_bytes <= most && bytes_of(&share) <= (most - more_bytes) / vectors)
+		return 0;
+	snprintf(why->text, sizeof(why->text),
+		"no room for what following server %u takes: %llu copies of its share "
+		"of %llu bytes, and %llu bytes; the process can hold %llu bytes: use "
+		"more "
+		"servers, or a host with more memory",
+		view_own_number(s), (unsigned long long)vectors,
+		(unsigned long long)(share.element_count * sizeof(float)),
+		(unsigned long long)more_bytes, (unsigned long long)most);
+	return -E2BIG;
+}
+
 int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 	uint32_t index, struct tern_ps_text *why)
 {
-	uint64_t most = TERN_POOL_BYTES_MAX;
+	uint64_t most = memory_most(s);
 	struct tern_plan_share share;
 	struct tern_plan plan;
 
@@ -367,8 +393,6 @@ int shard_check(const struct tern_server *s, const struct tern_ps_job *job,
 			(unsigned long long)job->element_count);
 		return -E2BIG;
 	}
-	if (s->opts.memory_bytes)
-		most = TERN_MIN(most, s->opts.memory_bytes);
 	share = tern_plan_share(&plan, job, index);
 	if (bytes_of(&share) <= most / vectors_of(s, job))
 		return 0;

@@ -134,6 +134,18 @@ def without_both_the_job_goes_back():
     hand.end(from_memory=False)
 
 
+def follower_of_a_removed_server_leaves():
+    """The job goes on without server 1, which its follower does not bring back."""
+    hand = Hand("removed", "tcp")
+    follower = hand.follow(1)
+    job.finish("drain", "--join", hand.addresses[0], "--server", 1, "--json", code=0)
+    assert follower.end() == 0, follower.error
+    assert any(says("server 1 was removed from the job")(e) for e in follower.events), follower.events
+    removed = hand.servers.pop()
+    assert removed.end() == 0, removed.error
+    hand.end(from_memory=False)
+
+
 class Launched:
     """A `tern train --replicas 2`."""
 
@@ -215,5 +227,5 @@ def replicas_are_refused_where_they_are_of_no_use():
 
 
 tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over, lost_follower_costs_nothing,
-         without_both_the_job_goes_back, launcher_starts_followers_again,
+         without_both_the_job_goes_back, follower_of_a_removed_server_leaves, launcher_starts_followers_again,
          launcher_starts_a_server_again_without_its_follower, replicas_are_refused_where_they_are_of_no_use])
