@@ -125,6 +125,8 @@ void launch_close(struct launch *l)
 		free(l->addresses[i]);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->follower_addresses); i++)
 		free(l->follower_addresses[i]);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->followed); i++)
+		free(l->followed[i]);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->missed); i++)
 		free(l->missed[i]);
 	secret_forget(&l->secret);
@@ -419,6 +421,30 @@ bool launch_workers_to_come(const struct launch *l)
 	return false;
 }
 
+bool launch_follows(const struct launch *l, unsigned index)
+{
+	const char *address = l->follower_addresses[index], *told = l->followed[index];
+
+	return address && told && strcmp(address, told) == 0;
+}
+
+/* Tells the user that the server's follower has everything, if it has. */
+static void tell_followed(struct launch *l, unsigned i)
+{
+	const struct child *follower = launch_follower(l, i);
+	char text[160];
+
+	if (!launch_follows(l, i))
+		return;
+	snprintf(text, sizeof(text),
+		"%s (pid %d) has all of server %u's parameters, and takes its place when "
+		"that is lost",
+		follower->name, (int)follower->pid, i);
+	launch_report(l, l->command->name,
+		json_pack("{ss ss so}", "event", "note", "who", follower->name, "text",
+			report_text(text)));
+}
+
 void launch_take_listening(struct launch *l, const struct child *c, const json_t *event)
 {
 	const char *text = json_string_value(json_object_get(event, "address"));
@@ -432,6 +458,7 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 		i -= (unsigned)(l->opts.servers + l->opts.workers);
 		free(l->follower_addresses[i]);
 		l->follower_addresses[i] = address;
+		tell_followed(l, i);
 		return;
 	}
 	l->listening_count += !l->addresses[i];
@@ -445,23 +472,12 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 void launch_take_followed(struct launch *l, const struct child *c, const json_t *event)
 {
 	unsigned i = launch_number(l, c);
-	const struct child *follower = launch_follower(l, i);
-	const char *address = field_text(event, "address"), *its;
-	char text[160];
 
 	if (!l->opts.followers)
 		return;
-	its = l->follower_addresses[i];
-	l->follows[i] = its && strcmp(its, address) == 0;
-	if (!l->follows[i])
-		return;
-	snprintf(text, sizeof(text),
-		"%s (pid %d) has all of server %u's parameters, and takes its place when "
-		"that is lost",
-		follower->name, (int)follower->pid, i);
-	launch_report(l, l->command->name,
-		json_pack("{ss ss so}", "event", "note", "who", follower->name, "text",
-			report_text(text)));
+	free(l->followed[i]);
+	l->followed[i] = strdup(field_text(event, "address"));
+	tell_followed(l, i);
 }
 
 void launch_take_begun(struct launch *l, const struct child *c)

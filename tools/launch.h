@@ -125,10 +125,16 @@ struct launch {
 	bool known[TERN_SERVERS_MAX], at_steps[TERN_SERVERS_MAX];
 	bool begun;                     /* server 0 has said "begun" */
 	bool unheard[TERN_SERVERS_MAX]; /* started again, and not listening yet */
-	/* By server, of its follower: where it listens; it has all of the server's share, and could
-	 * take its place; it was killed by this process since it could not. */
+	/* By server, of its follower: where it listens, NULL: nowhere yet; it was killed by this
+	 * process since it could not take the server's place. */
 	char *follower_addresses[TERN_SERVERS_MAX];
-	bool follows[TERN_SERVERS_MAX], dismissed[TERN_SERVERS_MAX];
+	bool dismissed[TERN_SERVERS_MAX];
+	/* By server: the address of a follower that has all of its share, as it has said last. That may
+	 * be told later than the end of this follower, or sooner than where it listens. */
+	char *followed[TERN_SERVERS_MAX];
+	/* By server: its follower has begun as this server, though the process has not ended that this
+	 * process knows as the server. restart_turn() exchanges the two. */
+	bool took_over[TERN_SERVERS_MAX];
 	bool completed; /* a follower says that the job is complete */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
@@ -240,8 +246,10 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 /* Writes the addresses of the servers, as they are now, to l->join. */
 void launch_write_join(struct launch *l);
 
-/* Takes the event "followed" of a server, and tells the user that its follower has everything. */
+/* Takes the event "followed" of a server. */
 void launch_take_followed(struct launch *l, const struct child *c, const json_t *event);
+/* True if the server's follower has all of its share, and could take its place. */
+bool launch_follows(const struct launch *l, unsigned index);
 
 /* Takes the event "begun" or "back" of a server. */
 void launch_take_begun(struct launch *l, const struct child *c);

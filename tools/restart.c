@@ -14,6 +14,7 @@
 #define MOST            3u
 #define PAUSE_DOUBLINGS 5u /* the longest pause has 2^5 s */
 #define AGAIN           "it is started again"
+#define NEW_FOLLOWER    "a new follower is started"
 
 static uint64_t most_of(const struct launch_settings *settings)
 {
@@ -336,7 +337,7 @@ void restart_start_follower(struct launch *l, unsigned i)
 {
 	const struct launch_place place = {.follow = l->addresses[i]};
 
-	l->follows[i] = l->dismissed[i] = false;
+	l->dismissed[i] = false;
 	launch_server(l, i, &place);
 }
 
@@ -367,7 +368,7 @@ void restart_follower(struct launch *l, const struct child *c)
 	unsigned i = server_of(l, c);
 	char how[160], again[200], text[500];
 
-	l->follows[i] = false;
+	free(TERN_TAKE(l->follower_addresses[i]));
 	if (is_of_no_use(l) || l->aborted || l->completed)
 		return;
 	if (l->dismissed[i]) {
@@ -380,35 +381,78 @@ void restart_follower(struct launch *l, const struct child *c)
 	tell(l, c->name, l->restarts[launch_number(l, c)].count, text);
 }
 
+/* The follower is the server from now on. The former process of the server has the follower's place,
+ * until another one is started there. */
+static void exchange(struct launch *l, unsigned i)
+{
+	struct child *server = &l->sup.children[i], *follower = launch_follower(l, i);
+	struct child former = *server;
+
+	snprintf(former.name, sizeof(former.name), "%s", follower->name);
+	*server = *follower;
+	*follower = former;
+	snprintf(server->name, sizeof(server->name), "server %u", i);
+	free(l->addresses[i]);
+	l->addresses[i] = TERN_TAKE(l->follower_addresses[i]);
+	launch_write_join(l);
+	l->went_back = true;
+}
+
 /* A server was killed. Its follower takes its place, if it has all of the server's share. Another
  * follower is started in the place of the killed process. */
 static bool promote(struct launch *l, unsigned i)
 {
-	struct child *server = &l->sup.children[i], *follower, former = *server;
+	const struct child *server = &l->sup.children[i], *follower;
 	char how[160], again[200], text[600];
 
 	if (!has_follower(l, i))
 		return false;
 	follower = launch_follower(l, i);
-	if (!follower->running || !l->follows[i] || !l->follower_addresses[i])
+	if (!follower->running || !launch_follows(l, i))
 		return false;
 	supervise_describe(server, how, sizeof(how));
-	plan_follower(l, i, "a new follower is started", again, sizeof(again));
+	plan_follower(l, i, NEW_FOLLOWER, again, sizeof(again));
 	snprintf(text, sizeof(text),
 		"%s: its follower (pid %d) takes its place, and the job goes on from "
 		"memory; %s",
 		how, (int)follower->pid, again);
-	snprintf(former.name, sizeof(former.name), "%s", follower->name);
-	*server = *follower;
-	*follower = former;
-	snprintf(server->name, sizeof(server->name), "server %u", i);
+	exchange(l, i);
 	tell(l, server->name, l->restarts[launch_number(l, follower)].count, text);
-	free(l->addresses[i]);
-	l->addresses[i] = TERN_TAKE(l->follower_addresses[i]);
-	launch_write_join(l);
-	l->follows[i] = false;
-	l->went_back = true;
 	return true;
+}
+
+/* A follower has begun as the server. The former server is killed, if it still runs: it would wait for
+ * its job when all others have ended. restart_follower() sees to another follower then. */
+static void settle_took_over(struct launch *l, unsigned i)
+{
+	const struct child *server = &l->sup.children[i],
+			   *follower = launch_follower(l, i);
+	char again[200] = "the former process is killed, since the job has lost it",
+	     text[400];
+
+	l->took_over[i] = false;
+	if (!follower->running || l->dismissed[i])
+		return;
+	if (!server->running)
+		plan_follower(l, i, NEW_FOLLOWER, again, sizeof(again));
+	snprintf(text, sizeof(text),
+		"%s (pid %d) has taken the place of %s (pid %d), and the job goes "
+		"on from memory; %s",
+		follower->name, (int)follower->pid, server->name, (int)server->pid,
+		again);
+	launch_report(l, l->command->name,
+		json_pack("{ss so}", "event", "note", "text", report_text(text)));
+	exchange(l, i);
+	l->lost[i] = l->unheard[i] = false;
+	launch_take_begun(l, server);
+	if (follower->running)
+		kill(follower->pid, SIGKILL);
+}
+
+void restart_took_over(struct launch *l, const struct child *c)
+{
+	/* The two processes are not exchanged now, while lines of one of them are read. */
+	l->took_over[server_of(l, c)] = l->undecided = true;
 }
 
 /* Ends a follower that lacks a part of what its server had. It is started again when another server
@@ -467,6 +511,9 @@ static void decide_workers(struct launch *l)
 static void decide(struct launch *l)
 {
 	l->undecided = false;
+	for (unsigned i = 0; i < l->opts.servers; i++)
+		if (l->took_over[i])
+			settle_took_over(l, i);
 	for (unsigned i = 0; i < l->opts.servers && !l->stranded; i++)
 		if (l->lost[i])
 			decide_server(l, i);

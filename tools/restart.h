@@ -12,6 +12,9 @@
  *                                      from memory, and another follower is started
  *     a follower                       this follower
  *
+ * A follower may have taken the place of a server that hangs, or whose end is not seen yet. Then the
+ * former process is killed, and another follower is started.
+ *
  * A follower that lacks a part of its server's share, since it was started a moment ago, takes no
  * place: it is ended and started again with the server.
  *
@@ -53,6 +56,9 @@ bool restart_worker(struct launch *l, const struct child *c, char *text, size_t 
 
 /* Starts the follower of a server. */
 void restart_start_follower(struct launch *l, unsigned index);
+
+/* A follower says that it has begun: it is the server now. restart_turn() sees to it. */
+void restart_took_over(struct launch *l, const struct child *c);
 
 /* A follower has ended. It is started again when its server is there, unless the job ends, or that
  * happens too often: the job goes on in any case. */

@@ -389,6 +389,8 @@ static void take_follower_event(
 {
 	if (strcmp(name, "listening") == 0) {
 		launch_take_listening(&t->l, c, event);
+	} else if (strcmp(name, "begun") == 0) {
+		restart_took_over(&t->l, c);
 	} else if (strcmp(name, "completed") == 0) {
 		t->l.completed = true;
 	} else if (strcmp(name, "error") == 0 || strcmp(name, "warning") == 0) {
