@@ -9,12 +9,15 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "ps/job.h"
+#include "tools/field.h"
 #include "tools/output.h"
 #include "tools/report.h"
 
 /* How long server 0 is waited for when another server has answered. */
-#define ZERO_NS  (2 * TERN_NS_PER_S)
-#define ROWS_MAX 40u
+#define ZERO_NS (2 * TERN_NS_PER_S)
+/* How long each other server is waited for, which is asked for its follower only. */
+#define FOLLOWER_NS (500 * TERN_NS_PER_MS)
+#define ROWS_MAX    40u
 
 /* ---- the question ---- */
 
@@ -133,31 +136,32 @@ static int ask_rest(
 }
 
 /* Moves the follower of the server that has answered to its entry of "servers", and asks the other
- * servers for theirs: a server knows only its own one. One that does not answer has none there. */
+ * servers for theirs: a server knows only its own one. The entry of a server that does not answer has no
+ * follower. */
 static int ask_followers(
 	struct ask *ask, json_t *answer, uint64_t deadline_ns, struct message *error)
 {
-	json_t *own = json_object_get(answer, "follower");
+	/* A job without --snapshots cannot have any. */
+	bool may_have = json_object_get(answer, "snapshot");
 	json_t *one;
 	size_t i;
 	int r = 0;
 
-	if (!own)
-		return 0;
 	json_array_foreach(json_object_get(answer, "servers"), i, one)
 	{
 		const char *address = json_string_value(json_object_get(one, "address"));
 		json_t *other = NULL;
 
-		if (number(one, "server") == number(answer, "server")) {
-			json_object_set(one, "follower", own);
-			continue;
-		}
-		if (r == -EINTR || !address)
-			continue;
-		r = ask_one(ask, address, TERN_WORKERS_MAX - 1, ZERO_NS, deadline_ns,
-			&other, error);
-		json_object_set(one, "follower", json_object_get(other, "follower"));
+		if (number(one, "server") == number(answer, "server"))
+			json_object_set(
+				one, "follower", json_object_get(answer, "follower"));
+		else if (may_have && r != -EINTR && address &&
+			 strcmp(field_text(one, "state"), "joined") == 0)
+			r = ask_one(ask, address, TERN_WORKERS_MAX - 1, FOLLOWER_NS,
+				deadline_ns, &other, error);
+		if (other)
+			json_object_set(
+				one, "follower", json_object_get(other, "follower"));
 		json_decref(other);
 	}
 	json_object_del(answer, "follower");
