@@ -24,6 +24,7 @@ static void take_number(struct standby *b, uint32_t number)
 	b->has_index = true;
 	b->index = number;
 	snprintf(b->role->name, sizeof(b->role->name), "follower %u", number);
+	role_name_process("follow", number);
 }
 
 static void note(void *arg, const char *text)

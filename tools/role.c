@@ -60,15 +60,14 @@ static int open_domain(struct role *role, const struct fabric_settings *fabric)
 	return -ENODEV;
 }
 
-/* Sets the process name that ps and top show. The launcher's children run /proc/self/exe,
- * so without this their name would be "exe". */
-static void name_process(const struct command *command, uint64_t index)
+/* The launcher's children run /proc/self/exe, so without this their name would be "exe". */
+void role_name_process(const char *what, uint64_t index)
 {
 	/* the kernel keeps 15 characters: "tern-worker4095" fits without a space */
 	char name[16];
 
-	snprintf(name, sizeof(name), "tern-%s%s%llu", command->name,
-		index < 1000 ? " " : "", (unsigned long long)index);
+	snprintf(name, sizeof(name), "tern-%.6s%s%llu", what, index < 1000 ? " " : "",
+		(unsigned long long)index);
 	prctl(PR_SET_NAME, name);
 }
 
@@ -130,7 +129,7 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
 		snprintf(role->secret.text, sizeof(role->secret.text), "%s", secret);
 	snprintf(role->name, sizeof(role->name), "%s %llu", command->name,
 		(unsigned long long)index);
-	name_process(command, index);
+	role_name_process(command->name, index);
 	role->spin_ns = spin_us * TERN_NS_PER_US;
 	r = open_ends(role, json);
 	if (r >= 0)

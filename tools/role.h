@@ -83,6 +83,9 @@ int role_open(struct role *role, const struct command *command, uint64_t index,
  * command. Otherwise as role_open(). */
 int role_open_alone(struct role *role, const struct command *command, bool json);
 
+/* Sets the process name that ps and top show: "tern-WHAT INDEX". role_open() sets that of the command. */
+void role_name_process(const char *what, uint64_t index);
+
 /* Makes the environment and the context anew, after role_cut() and the role's free. Errors as of
  * role_open(). */
 int role_open_again(struct role *role, uint64_t connect_s);

@@ -622,6 +622,7 @@ static void know_job(struct server_role *s)
 
 	s->index = tern_view_number(job, s->memory->index);
 	snprintf(s->role.name, sizeof(s->role.name), "server %u", s->index);
+	role_name_process("server", s->index);
 	tern_view_of_job(job, &s->view);
 	s->members.count = 0;
 	for (uint32_t i = 0; i < job->server_count; i++)
@@ -657,7 +658,6 @@ static int stand_by(struct server_role *s)
 		return r;
 	s->memory = TERN_TAKE(s->standby.memory);
 	know_job(s);
-	snprintf(s->role.name, sizeof(s->role.name), "server %u", s->index);
 	return 0;
 }
 
