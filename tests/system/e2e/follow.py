@@ -5,10 +5,14 @@ memory, without a snapshot. The results have the bytes of a job that nothing has
 
 usage: follow.py TERN
 """
+import contextlib
+import ctypes
 import functools
+import json
 import os
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from undisturbed import makes_steps, saved  # noqa: E402
 job.use(sys.argv[1])
 STEPS = job.enough(4_000)
 EVERY = STEPS // 10
+PIDFD_GETFD = 438  # the number of this system call, on all architectures
 options = functools.partial(undisturbed.options, STEPS)
 
 
@@ -32,12 +37,27 @@ def says(text):
     return lambda e: text in e.get("text", "")
 
 
+def texts(processes, text):
+    """What processes have said with this text."""
+    return [e["text"] for p in processes for e in p.events if says(text)(e)]
+
+
+def process_name(pid):
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+
+
+def check_no_step_repeated(process):
+    """Neither a worker nor the launcher, which shows the progress of one, has gone back to an earlier step."""
+    steps = [e["step"] for e in process.events if e["event"] == "progress"]
+    assert steps == sorted(steps), steps
+
+
 class Hand:
     """Servers, followers and workers that are started by hand, as in so many terminals."""
 
-    def __init__(self, name, fabric, servers=2, workers=2):
+    def __init__(self, name, fabric, servers=2, workers=2, worker_timeout=30):
         self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
-        self.fabric = fabric
+        self.fabric, self.worker_timeout = fabric, worker_timeout
         self.servers = [self.server(i) for i in range(servers)]
         self.addresses = [self.address(s) for s in self.servers]
         common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
@@ -48,7 +68,8 @@ class Hand:
     def server(self, index, *more):
         listen = ["--listen", "127.0.0.1:0"] if self.fabric == "tcp" and "--listen" not in more else []
         return job.Job("server", "--fabric", self.fabric, "--index", index, *listen, "--snapshots", self.snapshots,
-                       "--snapshot-every", EVERY, "--server-wait", 60, "--worker-timeout", 4, *more, "--json")
+                       "--snapshot-every", EVERY, "--server-wait", 60, "--worker-timeout", self.worker_timeout, *more,
+                       "--json")
 
     @staticmethod
     def address(server):
@@ -82,16 +103,24 @@ class Hand:
     def end(self, from_memory=True):
         processes = [*self.servers, *self.workers]
         undisturbed.end_well(processes, self.save, STEPS)
-        if from_memory:
-            read = [e["text"] for p in self.servers for e in p.events if says("goes on from snapshot")(e)]
-            assert not read, read
+        without = texts(self.servers, "begins without")
+        assert not without, without
+        read = texts(self.servers, "goes on from snapshot")
+        assert bool(read) != from_memory, read
+        for worker in self.workers if from_memory else []:
+            check_no_step_repeated(worker)
 
 
 def followers_take_over_one_after_the_other():
     """Server 1 of two is killed, and then the follower that has taken its place."""
     hand = Hand("hand", "tcp")
     for _ in range(2):
-        hand.take_over(1, hand.follow(1))
+        follower = hand.follow(1)
+        # server 0, which is asked, has no follower
+        [answer] = job.finish("status", "--join", hand.addresses[0], "--json").lines
+        followers = [s.get("follower", {}).get("address") for s in json.loads(answer)["servers"]]
+        assert followers == [None, follower.address], answer
+        hand.take_over(1, follower)
     hand.end()
 
 
@@ -105,7 +134,7 @@ def follower_of_a_single_server_takes_over():
 
 def lost_follower_costs_nothing():
     """A follower is killed, and one stands still. The server goes on without it each time, and with another one."""
-    hand = Hand("follower", "tcp", servers=1, workers=1)
+    hand = Hand("follower", "tcp", servers=1, workers=1, worker_timeout=4)
     killed, stopped = hand.follow(0), None
     killed.process.kill()
     killed.end()
@@ -174,19 +203,26 @@ class Launched:
     def take_over(self, index):
         """Kills a server, and waits for a new step."""
         follower = self.pids["follower", index]
+        assert process_name(follower) == f"tern-follow {index}"
         text = self.kill("server", index)
         assert re.search(rf"server {index} \(pid {self.pids['server', index]}\) was killed by signal 9 \(Killed\): its "
                          rf"follower \(pid {follower}\) takes its place, and the job goes on from memory; a new follower is "
                          r"started.* \(restart \d, at most 3 in 10 minutes\)", text), text
         self.pids["server", index] = follower
         step = max(e["step"] for e in self.running.events if e["event"] == "progress")
+        self.running.wait_event(says("which all servers have in memory"))
+        assert process_name(follower) == f"tern-server {index}"
         self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > step)
 
-    def end(self):
+    def end(self, from_memory=True):
         try:
             assert self.running.end() == 0, self.running.error
         finally:
             self.running.kill()
+        read = texts([self.running], "goes on from snapshot")
+        assert bool(read) != from_memory, read
+        if from_memory:
+            check_no_step_repeated(self.running)
         assert saved(self.save) == undisturbed.expected(STEPS), "other bytes"
 
 
@@ -202,6 +238,49 @@ def launcher_starts_followers_again():
     launched.end()
 
 
+def launcher_learns_late_who_is_the_server():
+    """The launcher stands still while a server is killed and its follower takes the place by itself."""
+    launched = Launched("train-late", "--fabric", "shm")
+
+    def names():
+        return {path.name for path in launched.snapshots.glob("*.json")}
+
+    launched.running.process.send_signal(signal.SIGSTOP)
+    os.kill(launched.pids["server", 1], signal.SIGKILL)
+    before = names()
+    job.wait_until(lambda: len(names() - before) > 1)  # steps were made since
+    launched.running.process.send_signal(signal.SIGCONT)
+    launched.complete(1)
+    launched.end()
+
+
+def cut_connections(pid):
+    """Shuts down all sockets of a process, as if its host was cut off: pidfd_getfd() gives this process the sockets."""
+    libc, process = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        if not os.readlink(fd).startswith("socket:"):
+            continue
+        own = libc.syscall(PIDFD_GETFD, process, int(fd.name), 0)
+        if own < 0:
+            raise tap.Skip(f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
+        with socket.socket(fileno=own) as end, contextlib.suppress(OSError):  # one that is not connected
+            end.shutdown(socket.SHUT_RDWR)
+    os.close(process)
+
+
+def launcher_kills_a_server_that_the_job_has_lost():
+    """A server stands still, and its connections are cut: its follower takes its place while it lives."""
+    launched = Launched("train-cut", "--fabric", "tcp")
+    server, follower = launched.pids["server", 1], launched.pids["follower", 1]
+    os.kill(server, signal.SIGSTOP)
+    cut_connections(server)
+    told = launched.running.wait_event(says("has taken the place of"))["text"]
+    assert told == (f"follower 1 (pid {follower}) has taken the place of server 1 (pid {server}), and the job goes on from "
+                    "memory; the former process is killed, since the job has lost it"), told
+    launched.complete(1)
+    launched.end()
+
+
 def launcher_starts_a_server_again_without_its_follower():
     """Both replicas of a server are killed at the same moment."""
     launched = Launched("train-both", "--fabric", "tcp")
@@ -210,7 +289,7 @@ def launcher_starts_a_server_again_without_its_follower():
         os.kill(launched.pids[victim], signal.SIGKILL)
     launched.running.wait_event(says("it is started again, and the job goes back to snapshot"))
     launched.complete(0, 1)
-    launched.end()
+    launched.end(from_memory=False)
 
 
 def replicas_are_refused_where_they_are_of_no_use():
@@ -228,4 +307,5 @@ def replicas_are_refused_where_they_are_of_no_use():
 
 tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over, lost_follower_costs_nothing,
          without_both_the_job_goes_back, follower_of_a_removed_server_leaves, launcher_starts_followers_again,
+         launcher_learns_late_who_is_the_server, launcher_kills_a_server_that_the_job_has_lost,
          launcher_starts_a_server_again_without_its_follower, replicas_are_refused_where_they_are_of_no_use])
