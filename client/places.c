@@ -109,7 +109,7 @@ bool places_look_elsewhere(struct worker_server *s)
 		return false;
 	b = place_of(s)->address;
 	swap = strcmp(a, b) > 0;
-	/* In an order that does not depend on which one is tried: users are told once. */
+	/* The order of the addresses does not depend on which one is tried, so the user is told once. */
 	snprintf(text, sizeof(text), "server %u is looked for at %s and at %s", s->number,
 		swap ? b : a, swap ? a : b);
 	turn(s);

@@ -11,10 +11,10 @@
 struct server_peer;
 struct tern_server;
 
-/* So many slots of a worker are looked at. */
+/* The number of a worker's last slots whose times count. */
 #define BALANCE_SLOTS 3u
 
-/* How long a worker computed at its last slots, as far as it has told them. */
+/* The times that a worker took for its last slots, as it has told them. */
 struct balance_times {
 	uint64_t ns[BALANCE_SLOTS]; /* a ring */
 	uint64_t count;             /* of all times that were told */

@@ -711,7 +711,7 @@ static int open_all(struct tern_follower *f)
 	return r == 0 ? dial(f) : r;
 }
 
-/* What shard.c needs of a server. */
+/* Sets those fields of a server that shard.c needs. */
 static void init_shard(struct tern_follower *f)
 {
 	struct tern_server *s = &f->shard;

@@ -69,7 +69,7 @@ struct tern_follower_opts {
 	uint64_t wait_ns;
 	/* Limit of parameters and state, in bytes; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
-	/* What a former follower of the same server has kept; NULL: nothing. It is kept until the
+	/* The memory that a former follower of the same server has kept; NULL: none. It is kept until the
 	 * server begins to fill this one. Owned by the follower, once tern_follower_new() has
 	 * succeeded. */
 	struct tern_server_memory *from_memory;

@@ -26,7 +26,7 @@ struct standby {
 	void (*describe)(struct role *role, char *text, size_t bytes);
 
 	struct tern_follower *follower; /* NULL: the process does not follow now */
-	/* What the follower has kept. The caller takes it when standby_run() has returned 0. */
+	/* The follower's memory. The caller takes it when standby_run() has returned 0. */
 	struct tern_server_memory *memory;
 	struct tern_follower_stats stats; /* of the last follower, when it ended */
 	bool listens;                     /* it has listened once */

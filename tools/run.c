@@ -189,7 +189,7 @@ static void start_worker(struct launch *l, unsigned index)
 
 	if (l->failed_ns)
 		return;
-	/* What the worker before this one has printed is no reason for the end of this one. */
+	/* Lines that the worker before this one has printed are no reason for the end of this one. */
 	r->reasons[l->opts.servers + index] = (struct reason){0};
 	index += (unsigned)l->opts.first_worker;
 	set_number("TERN_INDEX", index);

@@ -615,7 +615,7 @@ static void keep(struct server_role *s)
 	note(s, text);
 }
 
-/* What is known of the job comes from the server that was followed. */
+/* Takes what is known of the job from the server that was followed. */
 static void know_job(struct server_role *s)
 {
 	const struct tern_ps_job *job = &s->memory->job;

@@ -662,7 +662,7 @@ static void expect_end(struct job *j, struct process *p, struct wrong *w, const 
 	tern_pool_put(w->pool, &w->buf);
 }
 
-/* Of chunk 0 comes an update of that many bytes, or of the right number plus `more`, of version 0. */
+/* Sends an update of chunk 0 that has `bytes` bytes, or the right number plus `more`, for version 0. */
 static void check_wrong_update(uint64_t bytes, uint64_t more)
 {
 	struct wrong w = {0};

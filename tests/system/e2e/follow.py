@@ -38,7 +38,7 @@ def says(text):
 
 
 def texts(processes, text):
-    """What processes have said with this text."""
+    """The lines of the processes that have this text."""
     return [e["text"] for p in processes for e in p.events if says(text)(e)]
 
 

@@ -308,7 +308,7 @@ static bool same_state(const struct chunk *a, const struct chunk *b)
 	return same;
 }
 
-/* What a complete follower has: each version that was published, and the same bytes. */
+/* Checks that a complete follower has each version that was published, and the server's bytes. */
 static void check_chunk(struct job *j, const struct standby *b, uint32_t i)
 {
 	const struct chunk *mine = &j->members[b->server].server->chunks[i];

@@ -76,8 +76,8 @@ struct member {
 	char told
 		[100]; /* of a server: the manifest to go on from; "": the newest one\'s */
 	char met[128]; /* of a server in the place of a lost one: what it was told */
-	/* Of a server that was made with the memory of a follower: the server that was followed, and
-	 * the others of the job (followers.c). */
+	/* If the member is a server that was made with the memory of a follower: the server that was followed,
+	 * and the others of the job (followers.c). */
 	char follows[128];
 	char (*others)[128];
 	unsigned other_count;
