@@ -387,10 +387,13 @@ static int is_unknown(const struct tern_slot *slot, uint32_t id)
 		slot->session->job.param_count - 1);
 }
 
-/* True if the parameters of elements first to first + count - 1 are here. */
+/* True if the parameters of elements first to first + count - 1 are here. Those of an early slot that was
+ * revoked are not, since the worker may have no other slot, and receives later versions in their place. */
 static bool is_here(const struct tern_slot *slot, uint64_t first, uint64_t count)
 {
-	return !slot->early || tern_work_is_here(slot->early_work, first, count);
+	if (!slot->early)
+		return true;
+	return !slot->revoked && tern_work_is_here(slot->early_work, first, count);
 }
 
 int tern_slot_is_here(const struct tern_slot *slot, uint32_t id)

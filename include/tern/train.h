@@ -329,14 +329,15 @@ TERN_API uint64_t tern_slot_record(const struct tern_slot *slot, uint32_t j);
  *
  * - -EAGAIN: not yet: event() says when to ask again;
  * - -ECANCELED: they will not come, since the slot was revoked: the caller must end it, and
- *   its result is not needed. Perhaps another slot comes first, since a worker was lost;
+ *   its result is not needed. Perhaps another slot comes first, since a worker was lost or
+ *   is slow. Values that were here are not any more;
  * - -EINVAL: there is no such tensor, or the caller does not hold the slot.
  */
 TERN_API int tern_slot_is_here(const struct tern_slot *slot, uint32_t id);
 
 /* Returns the values of tensor `id`, in row-major order, aligned to 4 bytes; NULL: there
  * is no such tensor, or it is not here yet. They do not change while the caller holds the
- * slot. */
+ * slot, unless it is an early slot that was revoked. */
 TERN_API const float *tern_slot_param(const struct tern_slot *slot, uint32_t id);
 
 /* A second mapping of the memory that the parameters of a slot are in. */
