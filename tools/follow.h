@@ -14,7 +14,8 @@ struct standby {
 	struct role *role;
 	struct tern_updater *updater;
 	const char *server; /* address of the server that is followed */
-	/* Its number, if has_index; else that is known when the server has answered. */
+	/* Number of the followed server. If has_index is false, it is not known until that server
+	 * has answered. */
 	bool has_index;
 	uint32_t index;
 	char *listen;
