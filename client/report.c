@@ -91,7 +91,8 @@ void report_loss(struct tern_worker *w, double loss, double weight)
 	changed(w);
 }
 
-int tern_worker_metric(struct tern_worker *w, const char *name, double value)
+int tern_worker_metric(
+	struct tern_worker *w, const char *name, double value, uint64_t step)
 {
 	struct tern_metric *m;
 
@@ -101,7 +102,7 @@ int tern_worker_metric(struct tern_worker *w, const char *name, double value)
 	if (!m)
 		return -E2BIG;
 	m->value = value;
-	m->step = TERN_MIN(w->version, w->my_steps);
+	m->step = TERN_MAX(step, TERN_MIN(w->version, w->my_steps));
 	w->metric_is_new[m - w->metrics.list] = true;
 	changed(w);
 	return 0;

@@ -707,7 +707,9 @@ int tern_session_metric(struct tern_session *s, const char *name, double value)
 		return session_complain(s, -EINVAL, "the session has not started");
 	if (s->ended || is_repeated(&s->slot))
 		return 0;
-	r = tern_worker_metric(s->worker, name, value);
+	/* The worker has not yet come to the step of an early slot. */
+	r = tern_worker_metric(
+		s->worker, name, value, s->slot.held ? s->slot.now.version : 0);
 	if (r == -EINVAL)
 		return session_complain(s, r,
 			"the name of a metric: expected 1 to %u printable ASCII "

@@ -210,14 +210,18 @@ void worker_saved(struct tern_worker *w)
 	tern_defer(w->opts.ctx, &w->end_call);
 }
 
+static void hear_newest(struct tern_worker *w, const json_t *message)
+{
+	if (json_integer_value(json_object_get(message, "snapshot")) > 0)
+		w->results.can_resume = true;
+}
+
 /* Server 0 lets this worker go. If no other worker goes on, this one saves. */
 static void may_leave(struct tern_worker *w, const json_t *message)
 {
 	w->results.left = true;
 	w->results.job_waits = json_is_true(json_object_get(message, "last"));
-	w->results.can_resume =
-		w->results.can_resume ||
-		json_integer_value(json_object_get(message, "snapshot")) > 0;
+	hear_newest(w, message);
 	if (json_is_true(json_object_get(message, "save"))) {
 		w->interrupted = w->results.was_last = true;
 		w->finisher = w->opts.index;
@@ -270,9 +274,7 @@ static void aborted(struct worker_server *s, const json_t *message)
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
 	w->by_operator = json_is_true(json_object_get(message, "final"));
-	w->results.can_resume =
-		w->results.can_resume ||
-		json_integer_value(json_object_get(message, "snapshot")) > 0;
+	hear_newest(w, message);
 	if (!w->over)
 		w->view = json_incref(view);
 	/* The message may name another finisher, since the one that this worker knows
@@ -433,6 +435,8 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
+	/* Its "abort", which says it too, may have found this worker gone already. */
+	hear_newest(w, message);
 	if (is_welcome(w) && w->joined_late != late) {
 		worker_give_up(w, w->back_is_possible ? -EAGAIN : -EPROTO,
 			"server %u says that the steps %s begun, and another server says "

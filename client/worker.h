@@ -54,7 +54,7 @@ struct tern_worker_results {
 	bool alone;    /* only this worker failed: others may go on, and save */
 	bool cut;      /* the others go on, and this worker may come again (goes_back) */
 	bool left;     /* tern_worker_ask_to_leave(), and server 0 let this worker go */
-	bool can_resume; /* a server has ended, and knows a snapshot to go on from */
+	bool can_resume; /* a server knows a snapshot to go on from */
 	bool was_last;   /* `left`, and asked to save, as no other was seen to go on */
 	bool job_waits;  /* `left`, and no other worker is here: the job waits for one */
 	/* Path of the saved parameters; NULL: nothing was saved. The parameters of an
@@ -208,9 +208,11 @@ void tern_worker_ask_to_leave(struct tern_worker *worker, const char *why);
 /* True if this worker is the lowest live one: it would be the finisher now. */
 bool tern_worker_is_finisher(const struct tern_worker *worker);
 
-/* Sets a metric (ps/metric.h), which server 0 is told soon. -EINVAL: the name is not valid;
- * -E2BIG: there are TERN_METRICS_MAX others. */
-int tern_worker_metric(struct tern_worker *worker, const char *name, double value);
+/* Sets a metric (ps/metric.h), which server 0 is told soon, at the step that the worker is at, or
+ * at `step` if that is later. -EINVAL: the name is not valid; -E2BIG: there are TERN_METRICS_MAX
+ * others. */
+int tern_worker_metric(
+	struct tern_worker *worker, const char *name, double value, uint64_t step);
 
 /* Writes, in a few words, which step the worker is at and what it waits for. */
 void tern_worker_describe(const struct tern_worker *worker, char *text, size_t bytes);

@@ -20,7 +20,8 @@
  *                      first version, 0 or that of snapshot k of its step. l is not 0: the server has
  *                      version v in memory, of this life of the job (server/memory.c), and the first
  *                      version is the lowest that a server names. "back":true: the job may go
- *                      back; "returns":true: it has gone back, and begins again.
+ *                      back; "returns":true: it has gone back, and begins again; "snapshot": as of
+ *                      "abort".
  *                      Or {"type":"refused", "text":...}: "later":true: it may be otherwise in a
  *                      moment; "ending":true: the server goes back, and another one will take
  *                      its place. Or {"type":"again"}: send "join" again, because the server had no

@@ -94,20 +94,12 @@ static void refuse_late(struct server_peer *p)
 static void welcome(
 	struct server_peer *p, uint32_t index, json_int_t incarnation, bool back)
 {
-	const struct tern_server *s = p->server;
-
 	p->returning = true;
 	p->goes_back = back;
 	p->index = index;
 	p->incarnation = (uint64_t)incarnation;
 	guests_leave(p);
-	tern_talk_say(
-		&p->talk, json_pack("{s:s, s:I, s:I, s:I, s:b, s:b, s:b}", "type",
-				  "welcome", "version", (json_int_t)s->first_version,
-				  "number", (json_int_t)s->first_number, "life",
-				  (json_int_t)memory_life(s), "back", s->opts.goes_back,
-				  "returns", s->opts.returns, "running", 1));
-	follow_tell(p);
+	join_say_welcome(p, true);
 }
 
 /* True if the process was perhaps killed, which this server will then know soon. */

@@ -262,18 +262,26 @@ void join_meet_zero(struct tern_server *s)
 			r == -EINVAL ? "not an address" : tern_status_text(r));
 }
 
+void join_say_welcome(struct server_peer *p, bool running)
+{
+	const struct tern_server *s = p->server;
+
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b}", "type", "welcome",
+			"version", (json_int_t)s->first_version, "number",
+			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
+			"snapshot", (json_int_t)back_newest(s), "back", s->opts.goes_back,
+			"returns", s->opts.returns, "running", running));
+	follow_tell(p);
+}
+
 static void welcome(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
 
 	p->welcome = true;
 	s->joined_count++;
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:I, s:I, s:b, s:b}", "type", "welcome", "version",
-			(json_int_t)s->first_version, "number",
-			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
-			"back", s->opts.goes_back, "returns", s->opts.returns));
-	follow_tell(p);
+	join_say_welcome(p, false);
 	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
 		s->job.workers);
 	server_tell_joined(s);

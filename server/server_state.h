@@ -570,6 +570,9 @@ void join_forget_job(struct tern_server *s);
  * server 0, and reports that they have joined. */
 void join_meet_zero(struct tern_server *s);
 
+/* Tells a worker that it has joined; running: during the steps. */
+void join_say_welcome(struct server_peer *p, bool running);
+
 /* guests.c */
 void guests_init(struct tern_server *s);
 /* True if a note about a guest may be logged: the rate of these notes is limited. */

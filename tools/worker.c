@@ -670,8 +670,8 @@ static void tested(void *arg, double loss, double accuracy)
 {
 	struct worker_role *w = arg;
 
-	tern_worker_metric(w->worker, "test_loss", loss);
-	tern_worker_metric(w->worker, "test_accuracy", accuracy);
+	tern_worker_metric(w->worker, "test_loss", loss, 0);
+	tern_worker_metric(w->worker, "test_accuracy", accuracy, 0);
 }
 
 static void evaluated(void *arg, uint64_t step, double loss, double accuracy)

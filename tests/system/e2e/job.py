@@ -119,7 +119,8 @@ class Job:
             event = self._take(line)
             if wanted(event):
                 return event
-        raise AssertionError(f"{self.args}: ended without the event\n{self.process.stderr.read()}")
+        raise AssertionError(f"{self.args}: ended without the event\n{self.process.stderr.read()}"
+                             + "".join(self.lines[-20:]))
 
     def _take(self, line):
         self.lines.append(line)
