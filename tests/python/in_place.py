@@ -55,7 +55,7 @@ class Launched:
     def pids(self):
         """{(role, index): pid}"""
         found = {}
-        for pid, words in self.running.processes().items():
+        for pid, words in job.tree(self.running.process.pid).items():
             if words[1:2] == ["server"]:
                 found["server", int(words[words.index("--index") + 1])] = pid
             elif job.index_of_program(pid) is not None:

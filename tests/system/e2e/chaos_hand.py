@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """For chaos.py: a job whose servers and workers a user has started by hand, and starts again when they are lost:
-servers at other ports, and one of the others is told where they are. All others stay. Processes are killed (SIGKILL),
-asked to end (SIGTERM, SIGINT), or stopped for a while (SIGSTOP, SIGCONT). Servers are added, and removed by `tern
-drain`. On two hosts the link between them is cut, or loses packets."""
+servers at other ports, and one of the others is told where they are. All others stay. In some jobs the user starts a
+follower of each server, which takes its place. Processes are killed (SIGKILL), asked to end (SIGTERM, SIGINT), or
+stopped for a while (SIGSTOP, SIGCONT). Servers are added, and removed by `tern drain`. On two hosts the link between
+them is cut, or loses packets."""
 import signal
 import subprocess
 import time
@@ -16,15 +17,20 @@ SERVERS_MAX = 4
 
 
 class Process(Watched):
-    """A server or worker. `prefix`: the beginning of the command, such as one that runs it on another host."""
+    """A server, follower or worker. `prefix`: the beginning of the command, such as one that runs it on another host."""
 
-    def __init__(self, prefix, args, log):
+    def __init__(self, prefix, args, log, name):
         self.begun_s = 0  # when the steps began
-        super().__init__([*prefix, job.TERN, *args, "--json"], log, f"{args[0]} {args[args.index('--index') + 1]}: ")
+        self.is_complete = False  # it follows a server, and has all of its share
+        super().__init__([*prefix, job.TERN, *args, "--json"], log, name)
 
     def take(self, event):
         if event["event"] == "begun":
             self.begun_s = self.heard_s
+        elif " follows server " in event.get("text", ""):
+            self.is_complete = False
+        elif "it can come in its place" in event.get("text", ""):
+            self.is_complete = True
 
     def makes_steps(self):
         """The job has begun for this process, and has not gone back since."""
@@ -34,9 +40,9 @@ class Process(Watched):
 
 class HandStory(Story):
     """`options` makes the options of a worker; a snapshot is taken each `every` steps. With `wire` each process runs on
-    one of its two hosts."""
+    one of its two hosts. With `followers` servers may be followed."""
 
-    def __init__(self, seed, left, steps, options, every, disk=None, wire=None):
+    def __init__(self, seed, left, steps, options, every, disk=None, wire=None, followers=False):
         super().__init__(seed, left, steps, disk)
         self.options, self.every, self.wire = options, every, wire
         self.fabric = "tcp" if wire else self.fabric
@@ -45,6 +51,7 @@ class HandStory(Story):
         self.servers = list(range(self.rng.randint(self.least, 3)))  # numbers of the servers that the user wants
         self.members = set(self.servers)  # those that are in the job: one that is added is not, at first
         self.worker_count = self.rng.randint(1, 3)
+        self.is_followed = followers and self.rng.random() < 0.5
         self.leaving = {}  # servers that are being removed: the server 0 that was told to do it
         self.addresses, self.hosts, self.processes, self.former = {}, {}, {}, []
         self.moved_s = 0  # when a server came to its address
@@ -63,6 +70,10 @@ class HandStory(Story):
         self.hosts.setdefault((role, index), self.rng.randrange(2))
         return self.wire.hosts[self.hosts[role, index]]
 
+    def server_words(self, index, *more):
+        return ["server", "--fabric", self.fabric, "--index", index, "--snapshots", self.directory,
+                "--snapshot-every", self.every, "--worker-timeout", 2, *more]
+
     def start_server(self, index):
         """A server that was lost comes elsewhere, if the user can name another one, and all know where the others are.
         Server 0 is named if it lives, since it adds those that are not in the job."""
@@ -80,14 +91,32 @@ class HandStory(Story):
             more = ["--join", ",".join(self.addresses[i] for i in others)]
         elif again and self.has_snapshots():
             more = ["--resume", self.directory]
-        self.take("server", index, [
-            "server", "--fabric", self.fabric, "--index", index, *where, "--snapshots", self.directory,
-            "--snapshot-every", self.every, "--worker-timeout", 2, *more])
+        self.take("server", index, self.server_words(index, *where, *more))
         server = self.processes["server", index]
         job.wait_until(lambda: server.last("listening") or not server.lives())
         if server.last("listening"):
             self.moved_s = time.monotonic()
             self.addresses[index] = server.last("listening")["address"]
+
+    def start_follower(self, index):
+        where = [] if self.fabric == "shm" else ["--listen", f"{self.host('follower', index)[0]}:0"]
+        self.take("follower", index, self.server_words(index, "--follow", self.addresses[index], *where))
+
+    def follower_takes_over(self, index):
+        """The follower of a lost server is the server from now on, if it has all of its share. Else the user ends it."""
+        follower = self.processes.pop(("follower", index), None)
+        if not follower:
+            return False
+        if not follower.lives() or not follower.is_complete:
+            follower.end()
+            self.former.append(follower)
+            return False
+        self.log.append(f"--- follower {index} is the server now")
+        self.former.append(self.processes["server", index])
+        self.processes["server", index] = follower
+        self.addresses[index] = follower.last("listening")["address"]
+        self.moved_s = time.monotonic()
+        return True
 
     def start_worker(self, index):
         members = sorted(self.members)
@@ -100,10 +129,14 @@ class HandStory(Story):
         if (role, index) in self.processes:
             self.former.append(self.processes[role, index])
         secret = ["--secret-file", self.secret] if self.wire else []
-        self.processes[role, index] = Process(self.host(role, index)[1], [*args, *secret], self.log)
+        self.processes[role, index] = Process(
+            self.host(role, index)[1], [*args, *secret], self.log, f"{role} {index}: ")
 
-    def start(self, role, index):
-        self.start_server(index) if role == "server" else self.start_worker(index)
+    def start_again(self, role, index):
+        if role == "worker":
+            self.start_worker(index)
+        elif not self.follower_takes_over(index):
+            self.start_server(index)
 
     def is_settled(self, but=None):
         """True if all servers (but one) are there, and all workers that live know where they are."""
@@ -134,7 +167,7 @@ class HandStory(Story):
         return max(p.heard_s for p in self.processes.values())
 
     def stage(self):
-        living = [p for p in self.processes.values() if p.lives()]
+        living = [p for (role, _), p in self.processes.items() if role != "follower" and p.lives()]
         if not all(p.makes_steps() for p in living):
             return "recovery" if any(p.last("begun", "back") for p in self.all()) else "join"
         return "end" if self.step() == self.steps else "steps"
@@ -144,16 +177,28 @@ class HandStory(Story):
         self.members |= {i for i in self.servers if self.processes["server", i].begun_s}
         for index, zero in list(self.leaving.items()):
             if not self.processes["server", index].lives():
-                self.former.append(self.processes.pop(("server", index)))
+                self.former += [self.processes.pop(k) for k in list(self.processes) if k[1] == index and k[0] != "worker"]
                 del self.leaving[index], self.addresses[index]
             elif zero is not self.processes["server", 0]:  # it was lost before it had removed the server
                 del self.leaving[index]
                 self.servers.append(index)
                 self.members.add(index)
         for (role, index), process in list(self.processes.items()):
-            if not process.lives() and not self.is_over():
+            if role != "follower" and not process.lives() and not self.is_over():
                 time.sleep(self.rng.uniform(0, 0.5))
-                self.start(role, index)
+                self.start_again(role, index)
+        if self.is_followed and self.stage() == "steps":
+            self.tend_followers()
+
+    def has_followers(self):
+        followers = [self.processes.get(("follower", i)) for i in self.servers]
+        return self.is_over() or all(f and f.is_complete and f.lives() for f in followers)
+
+    def tend_followers(self):
+        for index in self.servers:
+            server, follower = self.processes["server", index], self.processes.get(("follower", index))
+            if server.lives() and server.makes_steps() and not (follower and follower.lives()):
+                self.start_follower(index)
 
     def possible(self, phase):
         chosen = [self.signal_one] * 3
@@ -170,15 +215,17 @@ class HandStory(Story):
 
     def signal_one(self, phase):
         """Ends or stops a process."""
-        role = self.rng.choice(["server", "server", "worker"])
-        if self.fabric == "shm" and not (self.is_settled() and self.has_begun_since(self.hurt_s)):
+        role = self.rng.choice(["server", "server", "worker"] + ["follower"] * 2 * self.is_followed)
+        if self.fabric == "shm" and role == "server" and not (self.is_settled() and self.has_begun_since(self.hurt_s)):
             role = "worker"
-        victims = [(i, p) for i in (self.servers if role == "server" else range(self.worker_count))
-                   if (p := self.processes.get((role, i))) and p.lives()]
+        victims = [(i, p) for (what, i), p in self.processes.items()
+                   if what == role and p.lives() and not (role == "server" and i in self.leaving)]
         if not victims or self.is_over():
             return False
         (index, victim), way = self.rng.choice(victims), self.rng.choice(WAYS)
         fault = {signal.SIGKILL: f"kill {role}", signal.SIGTERM: f"SIGTERM {role}"}.get(way, way.name)
+        if role == "follower" and way in (signal.SIGSTOP, signal.SIGINT):
+            fault = f"{way.name} follower"
         is_hit = self.strike(fault, phase, f"{way.name} to {role} {index}", lambda: victim.process.send_signal(way))
         if role == "server" and way != signal.SIGSTOP:
             self.hurt_s = time.monotonic()
@@ -242,6 +289,8 @@ class HandStory(Story):
             self.tend()
             self.measure()
         for _ in range(self.rng.randint(1, 4)):
+            if self.is_followed:
+                self.tend_until(self.has_followers, self.rng.uniform(0, 2))
             if not self.hurt(self.rng.choice(phases)):
                 continue
             if self.rng.random() < 0.6:  # a second one, while the job goes back

@@ -12,6 +12,15 @@ from chaos_story import PHASES, Story
 from watched import Watched
 
 
+def is_signalled(pid, number):
+    """False: the process has ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Life(Watched):
     """One launcher, from its start to its end, with all processes that it starts."""
 
@@ -126,19 +135,12 @@ class LaunchedStory(Story):
                               [signal.SIGKILL] * 5 + [signal.SIGSTOP])
         fault = f"kill {role}" if way == signal.SIGKILL else f"{way.name} follower" if role == "follower" else way.name
         is_sent = []
-
-        def send():
-            try:
-                os.kill(pid, way)
-                is_sent.append(True)
-            except ProcessLookupError:
-                pass
-        is_hit = self.strike(fault, phase, f"{way.name} to {role} {index}", send)
-        if way == signal.SIGSTOP and is_sent:
+        is_hit = self.strike(fault, phase, f"{way.name} to {role} {index}", lambda: is_sent.append(is_signalled(pid, way)))
+        if way == signal.SIGSTOP and is_sent[0]:
             time.sleep(self.rng.uniform(0, 3))
-            os.kill(pid, signal.SIGCONT)
+            is_signalled(pid, signal.SIGCONT)  # its launcher may have killed it meanwhile
             self.is_over_now(fault)
-        return self.count(fault, phase, is_hit and bool(is_sent))
+        return self.count(fault, phase, is_hit and is_sent[0])
 
     def tell(self):
         self.start()
@@ -160,8 +162,5 @@ class LaunchedStory(Story):
 
     def end(self):
         for pid in job.marked(self.life.mark):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            is_signalled(pid, signal.SIGKILL)
         self.life.wait()

@@ -13,8 +13,9 @@ from watched import HANG_S, until_new_step
 
 PHASES = "join", "steps", "snapshot", "recovery", "end"
 # The rows of the table. Each row tells who is hit and how.
-FAULTS = ("kill server", "kill worker", "kill follower", "kill launcher", "SIGTERM server", "SIGTERM worker", "SIGINT",
-          "SIGSTOP", "SIGSTOP follower", "drain", "add", "full disk", "cut", "loss")
+FAULTS = ("kill server", "kill worker", "kill follower", "kill launcher", "SIGTERM server", "SIGTERM worker",
+          "SIGTERM follower", "SIGINT", "SIGINT follower", "SIGSTOP", "SIGSTOP follower", "drain", "add", "full disk", "cut",
+          "loss")
 READ_S = 0.01  # within this time the events that a process had printed before a fault are read
 LONG_S = 4  # how long a full disk or a cut is kept at most
 
@@ -37,11 +38,11 @@ class Table:
 
     def show(self):
         """Prints the table. `missed` has the faults that came too late for the phase, and are not counted."""
-        print(f"{'':15}" + "".join(f"{phase:>9}" for phase in PHASES) + "   missed   until a new step")
+        print(f"{'':16}" + "".join(f"{phase:>9}" for phase in PHASES) + "   missed   until a new step")
         for fault in FAULTS:
             counts = "".join(f"{self.hit[fault, phase]:>9}" for phase in PHASES)
             missed = sum(self.missed[fault, phase] for phase in PHASES)
-            print(f"{fault:15}{counts}{missed:>9}   {times(self.recovered_s[fault])}".rstrip())
+            print(f"{fault:16}{counts}{missed:>9}   {times(self.recovered_s[fault])}".rstrip())
         print("all: " + times([took_s for of_one in self.recovered_s.values() for took_s in of_one]))
 
 

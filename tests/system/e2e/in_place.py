@@ -39,11 +39,21 @@ class Launched:
         return self.running.pids()
 
     def makes_new_steps(self):
-        """Waits until the job has made a step that it had not before, and has taken its first snapshot."""
+        """Waits until the job has made a step that it had not before, and has taken its first snapshot. Then its workers
+        stand still until go_on(), so that it does not come to its end before the test has looked at it."""
         if not any(e["event"] == "snapshot" for e in self.running.events):
             self.running.wait_event(lambda e: e["event"] == "snapshot")
         newest = max((e["step"] for e in self.running.events if e["event"] == "progress"), default=0)
         self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > newest)
+        self.signal_workers(signal.SIGSTOP)
+
+    def signal_workers(self, number):
+        for (role, _), pid in self.pids().items():
+            if role == "worker":
+                os.kill(pid, number)
+
+    def go_on(self):
+        self.signal_workers(signal.SIGCONT)
 
     def kill(self, *victims, how=signal.SIGKILL):
         """Ends processes at once. Each must be started again. Returns what is said of that, by process. A worker that
@@ -51,6 +61,7 @@ class Launched:
         pids = self.pids()
         for victim in victims:
             os.kill(pids[victim], how)
+        self.go_on()
         told = {}
         while len(told) < len(victims):
             event = self.running.wait_event(lambda e: e["event"] in ("restart", "lost", "note")
@@ -73,6 +84,7 @@ class Launched:
         assert {who for who in now if now[who] != before[who]} == set(victims), (before, now, victims)
 
     def end(self):
+        self.go_on()
         try:
             assert self.running.end() == 0, self.running.error
         finally:
@@ -167,6 +179,7 @@ def without_a_server_to_tell_the_workers_all_are_started_again():
     before = launched.pids()
     for index in 0, 1:
         os.kill(before["server", index], signal.SIGKILL)
+    launched.go_on()
     text = launched.running.wait_event(lambda e: e["event"] == "restart" and "who" not in e)["text"]
     assert "all processes are started again, and the job goes on from snapshot step-" in text, text
     launched.makes_new_steps()
@@ -216,6 +229,7 @@ def interrupted_job_saves():
     for goes_back in False, True:
         launched = Launched(f"interrupted-{goes_back}", "--fabric", "tcp")
         launched.makes_new_steps()
+        launched.go_on()
         if goes_back:
             launched.kill(("server", 1))
         launched.running.process.send_signal(signal.SIGTERM)
@@ -230,6 +244,7 @@ def without_restarts_the_job_ends():
     launched = Launched("none", "--restarts", 0)
     launched.makes_new_steps()
     os.kill(launched.running.pid_of("server", 1), signal.SIGKILL)
+    launched.go_on()
     try:
         assert launched.running.end() == 1, launched.running.code
     finally:

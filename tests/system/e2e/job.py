@@ -83,11 +83,32 @@ def marked(mark):
             continue
         try:
             if f"{MARK}={mark}".encode() in (p / "environ").read_bytes():
-                words = (p / "cmdline").read_bytes().split(b"\0")
-                if words != [b""]:  # a zombie has no command line
-                    found[int(p.name)] = [w.decode() for w in words]
+                words = command_line(p.name)
+                if words != [""]:  # a zombie has no command line
+                    found[int(p.name)] = words
         except OSError:
             continue  # the process has ended, or is another user's
+    return found
+
+
+def command_line(pid):
+    return [w.decode() for w in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+
+
+def tree(pid):
+    """Returns {pid: command line} of a process and its descendants. Unlike marked() it is quick however many other
+    processes there are, so a job cannot come to its end meanwhile."""
+    found, unseen = {}, [pid]
+    while unseen:
+        pid = unseen.pop()
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                unseen += map(int, (task / "children").read_text().split())
+            words = command_line(pid)
+        except OSError:
+            continue  # the process, or one of its threads, has ended
+        if words != [""]:  # a zombie has no command line
+            found[pid] = words
     return found
 
 
@@ -150,7 +171,7 @@ class Job:
         """Returns {(role, index): pid} of the processes that run `tern ROLE ... --index INDEX`. A process that was
         started as a follower (`tern server --follow`) counts as one, also after it has become a server."""
         return {("follower" if "--follow" in words else words[1], int(words[words.index("--index") + 1])): pid
-                for pid, words in self.processes().items() if "--index" in words}
+                for pid, words in tree(self.process.pid).items() if "--index" in words}
 
     def pid_of(self, role, index):
         """pid of the process that runs `tern ROLE ... --index INDEX`."""
