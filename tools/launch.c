@@ -428,14 +428,15 @@ bool launch_follows(const struct launch *l, unsigned index)
 	return address && told && strcmp(address, told) == 0;
 }
 
-/* Tells the user that the server's follower has everything, if it has. */
+/* Tells the user once that the server's follower has everything, when it has. */
 static void tell_followed(struct launch *l, unsigned i)
 {
 	const struct child *follower = launch_follower(l, i);
 	char text[160];
 
-	if (!launch_follows(l, i))
+	if (l->told_followed[i] || !launch_follows(l, i))
 		return;
+	l->told_followed[i] = true;
 	snprintf(text, sizeof(text),
 		"%s (pid %d) has all of server %u's parameters, and takes its place when "
 		"that is lost",
@@ -477,7 +478,22 @@ void launch_take_followed(struct launch *l, const struct child *c, const json_t 
 		return;
 	free(l->followed[i]);
 	l->followed[i] = strdup(field_text(event, "address"));
+	if (!launch_follows(l, i))
+		l->told_followed[i] = false;
 	tell_followed(l, i);
+}
+
+/* Workers that run join server 0 again when the job begins anew. If one of them does not come, server 0
+ * tells its loss after "begun". Those that were killed stay lost until they are started again. */
+static void forget_losses(struct launch *l)
+{
+	for (unsigned i = 0; i < l->sup.child_count; i++) {
+		if (!launch_is_worker(l, &l->sup.children[i]) ||
+			!l->sup.children[i].running)
+			continue;
+		free(TERN_TAKE(l->missed[i]));
+		l->told[i] = false;
+	}
 }
 
 void launch_take_begun(struct launch *l, const struct child *c)
@@ -486,12 +502,16 @@ void launch_take_begun(struct launch *l, const struct child *c)
 
 	l->known[i] = l->at_steps[i] = true;
 	l->begun = l->begun || i == 0;
+	if (i == 0)
+		forget_losses(l);
 }
 
 void launch_take_back(struct launch *l, const struct child *c)
 {
 	l->at_steps[launch_number(l, c)] = false;
 	l->undecided = true;
+	if (launch_number(l, c) == 0)
+		forget_losses(l);
 }
 
 struct child *launch_take_loss(struct launch *l, const json_t *event)

@@ -132,6 +132,8 @@ struct launch {
 	/* By server: the address of a follower that has all of its share, as it has said last. That may
 	 * be told later than the end of this follower, or sooner than where it listens. */
 	char *followed[TERN_SERVERS_MAX];
+	/* By server: the user was told that its follower has all, since it was filled last. */
+	bool told_followed[TERN_SERVERS_MAX];
 	/* By server: its follower has begun as this server, though the process has not ended that this
 	 * process knows as the server. restart_turn() exchanges the two. */
 	bool took_over[TERN_SERVERS_MAX];

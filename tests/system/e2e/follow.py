@@ -214,11 +214,25 @@ class Launched:
         assert process_name(follower) == f"tern-server {index}"
         self.running.wait_event(lambda e: e["event"] == "progress" and e["step"] > step)
 
+    def check_told_once(self):
+        """Workers that join again when the job goes on are told as lost by nobody, and each time that a follower was filled
+        is told once."""
+        lost = texts([self.running], "goes on without worker")
+        assert not lost, lost
+        told = set()
+        for event in self.running.events:
+            if event["event"] == "restart":
+                told.clear()
+            elif says("takes its place when that is lost")(event):
+                assert event["who"] not in told, texts([self.running], "takes its place")
+                told.add(event["who"])
+
     def end(self, from_memory=True):
         try:
             assert self.running.end() == 0, self.running.error
         finally:
             self.running.kill()
+        self.check_told_once()
         read = texts([self.running], "goes on from snapshot")
         assert bool(read) != from_memory, read
         if from_memory:
