@@ -602,7 +602,8 @@ static void broken(struct tern_talk *talk, int status)
 {
 	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
 
-	worker_give_up(s->worker, status,
+	/* A server that was killed may fail a tensor long before its connection ends. */
+	worker_give_up(s->worker, may_go_back(s->worker) ? -EAGAIN : status,
 		"server %u at %s: a tensor did not come through: %s", s->number,
 		s->worker->job.servers[s->index], tern_status_text(status));
 }

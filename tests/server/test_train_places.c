@@ -3,6 +3,7 @@
  * (client/places.c). */
 #include "tests/server/train_bed.h"
 
+#include <errno.h>
 #include <string.h>
 
 #define OTHER "tcp://127.0.0.1:9"
@@ -305,6 +306,24 @@ static void test_a_worker_leaves_an_address_that_its_host_cannot_dial(void **sta
 	job_close(&j);
 }
 
+/* A tensor of a killed server may fail long before the connection ends. */
+static void test_a_worker_that_lost_a_tensor_goes_back(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &one);
+	JOB_UNTIL(&j, w->begun);
+	w->servers[0].talk.broken(&w->servers[0].talk, -EIO);
+	JOB_UNTIL(&j, j.m[0].ended && j.m[1].ended);
+	assert_int_equal(j.m[1].status, -EAGAIN);
+	assert_non_null(strstr(j.m[0].text, "a tensor did not come through"));
+	/* Server 0 ends a job whose last worker has failed, although it could go back. */
+	assert_false(j.m[0].server->failed_last);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -317,6 +336,7 @@ int main(void)
 			test_a_server_that_has_welcomed_is_left_for_another_one_only),
 		cmocka_unit_test(test_a_turn_does_not_change_who_has_told_an_address),
 		cmocka_unit_test(test_a_connected_server_is_given_longer_each_time),
+		cmocka_unit_test(test_a_worker_that_lost_a_tensor_goes_back),
 		cmocka_unit_test(test_a_worker_turns_to_an_address_that_others_tell),
 		cmocka_unit_test(
 			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
