@@ -4,11 +4,10 @@
  * has the bytes that the server has. What happens to a job whose servers are lost is in the
  * simulator (scenario `follow`).
  */
-#include "server/follower.h"
 #include "server/follow.h"
 #include "server/follower_state.h"
 #include "server/memory.h"
-#include "tests/server/train_bed.h"
+#include "tests/server/follower_bed.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,142 +17,11 @@
 
 #include "tools/host_env.h"
 
-#define NEVER_ENDS 100000u /* steps */
-
-/* ---- a process that follows ---- */
-
-struct process {
-	struct tern_env *env;
-	struct tern_domain *domain;
-	struct tern_context *ctx;
-	struct tern_updater *updater;
-	struct tern_follower *follower;
-	bool ended;
-	int status;
-	char text[600], noted[600];
-};
-
-static void note(void *arg, const char *text)
-{
-	struct process *p = arg;
-
-	snprintf(p->noted, sizeof(p->noted), "%s", text);
-}
-
-static void ended(void *arg, int status, const char *text)
-{
-	struct process *p = arg;
-
-	p->ended = true;
-	p->status = status;
-	snprintf(p->text, sizeof(p->text), "%s", text);
-}
-
-static void open_process(struct process *p)
-{
-	const struct tern_context_opts opts = {.reconnect_ns = 50 * TERN_NS_PER_MS};
-
-	*p = (struct process){0};
-	assert_int_equal(host_env_new(NULL, &p->env), 0);
-	assert_int_equal(tern_domain_new(NULL, &p->domain), 0);
-	assert_int_equal(tern_context_new_in(p->domain, &opts, p->env, &p->ctx), 0);
-	assert_int_equal(tern_updater_cpu_new(tern_kernels_cpu(), &p->updater), 0);
-}
-
-/* Lets an open process follow the server. */
-static void begin(struct process *p, const char *server)
-{
-	assert_int_equal(
-		tern_follower_new(&(struct tern_follower_opts){.domain = p->domain,
-					  .ctx = p->ctx,
-					  .updater = p->updater,
-					  .server = server,
-					  .listen = "tcp://127.0.0.1:0",
-					  .note = note,
-					  .ended = ended,
-					  .arg = p},
-			&p->follower),
-		0);
-}
-
-static void follow(struct process *p, const char *server)
-{
-	open_process(p);
-	begin(p, server);
-}
-
-static void close_process(struct process *p)
-{
-	host_env_stop(p->env);
-	tern_context_free(p->ctx);
-	tern_follower_free(p->follower);
-	tern_updater_free(p->updater);
-	tern_domain_free(p->domain);
-	host_env_free(p->env);
-}
-
-static struct tern_follower_stats stats_of(const struct process *p)
-{
-	struct tern_follower_stats stats;
-
-	tern_follower_stats(p->follower, &stats);
-	return stats;
-}
-
-/* ---- jobs ---- */
-
-static void take_snapshots(struct tern_server_opts *opts)
-{
-	opts->goes_back = true;
-	opts->snapshots.directory = "/tmp";
-}
-
 static void name_types(struct tern_ps_job *job)
 {
 	for (uint32_t i = 0; i < job->param_count; i++)
 		job->params[i].push_bf16 = job->params[i].pull_bf16 = i % 2;
 }
-
-static const struct setup usual = {.fabric = "tcp",
-	.model = "mlp:512,64",
-	.optimizer = "adam",
-	.servers = 1,
-	.workers = 2,
-	.slots = 2,
-	.steps = NEVER_ENDS};
-
-static uint64_t step_of(const struct job *j)
-{
-	return j->m[0].server->chunks[0].version;
-}
-
-static void run(struct job *j, struct process *p)
-{
-	job_step(j);
-	tern_progress(p->ctx);
-}
-
-/* Starts a job that makes steps. */
-static void start(struct job *j, const struct setup *setup)
-{
-	job_start(j, setup);
-	JOB_UNTIL(j, j->m[0].server->running && j->m[0].server->chunks[0].version > 3);
-}
-
-static void start_job(struct job *j)
-{
-	start(j, &usual);
-}
-
-#define BOTH_UNTIL(job_, process_, cond)                                                 \
-	do {                                                                             \
-		uint64_t limit_ns_ = tern_clock_ns() + 30 * TERN_NS_PER_S;               \
-		while (!(cond)) {                                                        \
-			run(job_, process_);                                             \
-			if (tern_clock_ns() > limit_ns_)                                 \
-				fail_msg("never happened: %s", #cond);                   \
-		}                                                                        \
-	} while (0)
 
 /* ---- the bytes ---- */
 
@@ -277,7 +145,7 @@ static void check_follower(const struct setup *setup)
 	struct job j;
 
 	adjust_server = take_snapshots;
-	start(&j, setup);
+	start_job(&j, setup);
 	follow_some_steps(&j, &p);
 	assert_true(j.m[0].server->chunk_count > 4);
 	stand_still(&j, &p);
@@ -357,7 +225,7 @@ static void test_a_follower_is_at_most_an_update_away(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	follow_some_steps(&j, &p);
 	lose_server(&j, &p);
 	compare(&j, &p);
@@ -473,7 +341,7 @@ static void check_refused(const struct setup *setup, const char *why)
 	struct job j;
 	uint64_t step;
 
-	start(&j, setup);
+	start_job(&j, setup);
 	open_process(&p);
 	if (strstr(why, "abacus"))
 		snprintf(
@@ -524,7 +392,7 @@ static void test_a_server_has_one_follower(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	follow(&first, j.addresses[0]);
 	BOTH_UNTIL(&j, &first, stats_of(&first).follows);
 	follow(&second, j.addresses[0]);
@@ -547,7 +415,7 @@ static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	follow(&first, j.addresses[0]);
 	follow(&second, tern_follower_address(first.follower));
 	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), *second.noted));
@@ -555,6 +423,21 @@ static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
 	close_process(&second);
 	close_process(&first);
 	job_close(&j);
+}
+
+static char left_note[600]; /* what the server says when it loses its follower */
+
+static void keep_note(void *arg, const char *text)
+{
+	(void)arg;
+	if (strstr(text, "goes on without its follower"))
+		snprintf(left_note, sizeof(left_note), "%s", text);
+}
+
+static void take_snapshots_and_note(struct tern_server_opts *opts)
+{
+	take_snapshots(opts);
+	opts->note = keep_note;
 }
 
 /* The process is stopped: its server publishes nothing until it has waited long enough. */
@@ -565,12 +448,13 @@ static void test_a_follower_that_stands_still_is_dropped(void **state)
 	uint64_t step;
 
 	(void)state;
-	adjust_server = take_snapshots;
-	start_job(&j);
-	j.m[0].server->opts.worker_timeout_ns = 2 * TERN_NS_PER_S;
+	*left_note = '\0';
+	adjust_server = take_snapshots_and_note;
+	start_job(&j, &usual)->opts.worker_timeout_ns = 2 * TERN_NS_PER_S;
 	follow(&p, j.addresses[0]);
-	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	BOTH_UNTIL(&j, &p, follow_is_complete(j.m[0].server));
 	JOB_UNTIL(&j, !follow_is_complete(j.m[0].server));
+	assert_non_null(strstr(left_note, "it has not acknowledged an update for 2 s"));
 	step = step_of(&j);
 	JOB_UNTIL(&j, step_of(&j) > step + 3);
 	assert_false(j.m[0].ended);
@@ -587,7 +471,7 @@ static void test_a_version_that_waits_for_a_lost_follower_is_published(void **st
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	follow(&p, j.addresses[0]);
 	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
 	JOB_UNTIL(&j, follow_name_owing(j.m[0].server, text, sizeof(text)) > 0);
@@ -595,6 +479,56 @@ static void test_a_version_that_waits_for_a_lost_follower_is_published(void **st
 	step = step_of(&j);
 	close_process(&p);
 	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	job_close(&j);
+}
+
+/* ---- limits, and what else a follower hears ---- */
+
+static void test_a_follower_without_memory_for_the_job_ends_alone(void **state)
+{
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j, &usual);
+	open_process(&p);
+	p.memory_bytes = 100000;
+	begin(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, p.ended);
+	assert_int_equal(p.status, -E2BIG);
+	assert_non_null(strstr(p.text, "cannot be followed: no room for "));
+	step = step_of(&j);
+	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	assert_false(j.m[0].ended);
+	close_process(&p);
+	job_close(&j);
+}
+
+/* It is told when the follower comes, and with each update. A follower never goes back to an older one. */
+static void test_a_follower_hears_of_the_newest_snapshot(void **state)
+{
+	struct tern_server *s;
+	struct process p;
+	struct job j;
+	uint64_t step;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	s = start_job(&j, &usual);
+	s->snapshot_step = 2;
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, stats_of(&p).follows);
+	assert_int_equal(p.follower->shard.snapshot_step, 2);
+	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	s->snapshot_step = 7;
+	BOTH_UNTIL(&j, &p, p.follower->shard.snapshot_step == 7);
+	s->snapshot_step = 3;
+	step = stats_of(&p).steps;
+	BOTH_UNTIL(&j, &p, stats_of(&p).steps > step + 8);
+	assert_int_equal(p.follower->shard.snapshot_step, 7);
+	close_process(&p);
 	job_close(&j);
 }
 
@@ -636,19 +570,6 @@ static void send_wrong(struct wrong *w, struct tern_channel *channel, uint64_t k
 	send_made(w, channel, key, step, bytes);
 }
 
-/* The connection of the server with its follower. */
-static struct server_peer *follower_of(const struct tern_server *s)
-{
-	tern_list_for_each (n, &s->peers) {
-		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
-
-		if (p->is_follower)
-			return p;
-	}
-	fail_msg("the server has no follower");
-	return NULL;
-}
-
 /* The follower ends with that reason, and the job goes on. */
 static void expect_end(struct job *j, struct process *p, struct wrong *w, const char *why)
 {
@@ -662,83 +583,88 @@ static void expect_end(struct job *j, struct process *p, struct wrong *w, const 
 	tern_pool_put(w->pool, &w->buf);
 }
 
-/* Sends an update of chunk 0 that has `bytes` bytes, or the right number plus `more`, for version 0. */
-static void check_wrong_update(uint64_t bytes, uint64_t more)
+struct wrong_kind {
+	bool is_state;        /* of chunk 1; false: an update of chunk 0 */
+	uint64_t bytes, more; /* size in bytes; if that is 0, the right one plus `more` */
+	uint64_t version, snapshot; /* of an update: what it says, besides zeros */
+};
+
+/* While the workers stand still, the server copies no state, so that a wrong one comes first. */
+static void follow_standing(struct job *j, struct process *p)
+{
+	const struct tern_server *s = j->m[0].server;
+
+	for (unsigned i = 0; i < 500; i++)
+		tern_progress(j->m[0].ctx);
+	follow(p, j->addresses[0]);
+	while (!s->follow) {
+		tern_progress(j->m[0].ctx);
+		tern_progress(p->ctx);
+	}
+}
+
+static void send_kind(struct wrong *w, struct job *j, const struct process *p,
+	const struct wrong_kind *kind)
+{
+	const struct tern_server *s = j->m[0].server;
+	struct chunk *c = &s->chunks[kind->is_state];
+	uint64_t right = kind->is_state ? follow_state_bytes(c) : follow_update_bytes(c);
+	uint64_t bytes = kind->bytes ? kind->bytes : right + kind->more, next = 0;
+	struct tern_channel *channel = follower_of(s)->data;
+
+	w->pool = s->staging;
+	make_wrong(w, TERN_MAX(bytes, sizeof(struct follow_head)));
+	if (kind->is_state) {
+		send_made(w, channel, c->plan->parameter_key, 0, bytes);
+		return;
+	}
+	next = p->follower->chunks[0].version + 2;
+	*(struct follow_head *)tern_buf_ptr(&w->buf) = (struct follow_head){
+		.version = kind->version ? next : 0, .snapshot = kind->snapshot};
+	send_made(w, channel, c->plan->gradient_key, next, bytes);
+}
+
+static void check_wrong(const struct wrong_kind *kind)
 {
 	struct wrong w = {0};
-	struct tern_server *s;
 	struct process p;
 	struct job j;
 
-	start_job(&j);
-	s = j.m[0].server;
-	follow(&p, j.addresses[0]);
-	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
-	w.pool = s->staging;
-	send_wrong(&w, follower_of(s)->data, s->chunks[0].plan->gradient_key,
-		p.follower->chunks[0].version + 2,
-		bytes ? bytes : follow_update_bytes(&s->chunks[0]) + more);
-	expect_end(&j, &p, &w, "server 0 sent a wrong update of chunk 0: ");
+	start_job(&j, &usual);
+	if (kind->is_state) {
+		follow_standing(&j, &p);
+	} else {
+		follow(&p, j.addresses[0]);
+		BOTH_UNTIL(&j, &p, stats_of(&p).complete);
+	}
+	send_kind(&w, &j, &p, kind);
+	expect_end(&j, &p, &w,
+		kind->is_state ? "server 0 sent a wrong state of chunk 1: "
+			       : "server 0 sent a wrong update of chunk 0: ");
 	close_process(&p);
 	job_close(&j);
 }
 
 static void test_a_wrong_update_ends_the_follower_alone(void **state)
 {
+	static const struct wrong_kind kinds[] = {{.bytes = 8}, {.more = 0}, {.more = 8},
+		{.version = 1, .snapshot = NEVER_ENDS + 1}};
+
 	(void)state;
 	adjust_server = take_snapshots;
-	check_wrong_update(8, 0);
-	check_wrong_update(0, 0);
-	check_wrong_update(0, 8);
-}
-
-/* While the workers stand still, the server copies no state, so that the wrong one comes first. */
-static void check_wrong_state(uint64_t bytes, uint64_t more)
-{
-	struct wrong w = {0};
-	struct tern_server *s;
-	struct process p;
-	struct job j;
-
-	start_job(&j);
-	s = j.m[0].server;
-	for (unsigned i = 0; i < 500; i++)
-		tern_progress(j.m[0].ctx);
-	follow(&p, j.addresses[0]);
-	while (!s->follow) {
-		tern_progress(j.m[0].ctx);
-		tern_progress(p.ctx);
-	}
-	w.pool = s->staging;
-	send_wrong(&w, follower_of(s)->data, s->chunks[1].plan->parameter_key, 0,
-		bytes ? bytes : follow_state_bytes(&s->chunks[1]) + more);
-	expect_end(&j, &p, &w, "server 0 sent a wrong state of chunk 1: ");
-	close_process(&p);
-	job_close(&j);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(kinds); i++)
+		check_wrong(&kinds[i]);
 }
 
 static void test_a_wrong_state_ends_the_follower_alone(void **state)
 {
+	static const struct wrong_kind kinds[] = {
+		{true, .bytes = 8}, {true, .more = 0}, {true, .more = 8}};
+
 	(void)state;
 	adjust_server = take_snapshots;
-	check_wrong_state(8, 0);
-	check_wrong_state(0, 0);
-	check_wrong_state(0, 8);
-}
-
-static char left_note[600]; /* what the server says when it loses its follower */
-
-static void keep_note(void *arg, const char *text)
-{
-	(void)arg;
-	if (strstr(text, "goes on without its follower"))
-		snprintf(left_note, sizeof(left_note), "%s", text);
-}
-
-static void take_snapshots_and_note(struct tern_server_opts *opts)
-{
-	take_snapshots(opts);
-	opts->note = keep_note;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(kinds); i++)
+		check_wrong(&kinds[i]);
 }
 
 /* An acknowledgement of zeros comes before the follower has the update that it is of. */
@@ -750,7 +676,7 @@ static void check_wrong_acknowledgement(uint64_t bytes, const char *why)
 	uint64_t step;
 
 	*left_note = '\0';
-	start_job(&j);
+	start_job(&j, &usual);
 	follow(&p, j.addresses[0]);
 	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
 	w.pool = p.follower->pool;
@@ -787,7 +713,7 @@ static void test_an_early_acknowledgement_costs_no_update(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	follow(&p, j.addresses[0]);
 	BOTH_UNTIL(&j, &p, stats_of(&p).complete);
 	version = p.follower->chunks[0].version + 2;
@@ -825,6 +751,8 @@ int main(void)
 		cmocka_unit_test(test_a_follower_that_stands_still_is_dropped),
 		cmocka_unit_test(
 			test_a_version_that_waits_for_a_lost_follower_is_published),
+		cmocka_unit_test(test_a_follower_without_memory_for_the_job_ends_alone),
+		cmocka_unit_test(test_a_follower_hears_of_the_newest_snapshot),
 		cmocka_unit_test(test_a_wrong_update_ends_the_follower_alone),
 		cmocka_unit_test(test_a_wrong_state_ends_the_follower_alone),
 		cmocka_unit_test(test_a_follower_that_acknowledges_wrongly_is_dropped),
