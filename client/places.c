@@ -14,7 +14,7 @@
  * To turn means that this worker ends with -EAGAIN, and the next one joins the server at the other
  * address. A worker turns as often as it takes, so it tries both addresses in turn, when
  *
- *     - the connection to the server ends;
+ *     - the connection to the server ends, and somebody has told the other address;
  *     - the server refuses the worker for now, as a follower does until its server is lost;
  *     - the server has not welcomed the worker for some time: UNREACHED_NS without a connection,
  *       else SILENT_NS, and longer with each try, since the server may just be slow. A connected
@@ -93,7 +93,9 @@ static void turn(struct worker_server *s)
 
 bool places_turn(struct worker_server *s)
 {
-	if (!may_turn(s))
+	/* Nobody is likely to be at the former address. It is tried if the present one does not answer:
+	 * otherwise each connection that breaks would cost a wait for a process that is gone. */
+	if (!may_turn(s) || place_of(s)->kind == TERN_PLACE_OWN)
 		return false;
 	turn(s);
 	return true;

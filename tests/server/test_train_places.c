@@ -133,6 +133,26 @@ static void test_a_lost_server_is_looked_for_at_its_follower(void **state)
 	job_close(&j);
 }
 
+/* Its former address is worth a try only if the server does not answer at the present one. */
+static void test_a_lost_connection_leads_to_no_former_address(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &one);
+	JOB_UNTIL(&j, w->begun);
+	know(w, 0, TERN_PLACE_OWN);
+	close_member(&j.m[0]);
+	JOB_UNTIL(&j, j.m[1].ended);
+	assert_int_equal(j.m[1].status, -EAGAIN);
+	assert_int_equal(known.moved_count, 0);
+	run_alone(join_next(&j, w));
+	assert_int_equal(j.m[2].status, -EAGAIN);
+	assert_string_equal(known.moved_to, OTHER);
+	job_close(&j);
+}
+
 static void test_a_silent_server_is_looked_for_elsewhere(void **state)
 {
 	struct member *m;
@@ -157,11 +177,11 @@ static void test_a_server_that_refuses_for_now_is_looked_for_elsewhere(void **st
 
 	(void)state;
 	w = join(&j, &two);
-	know(w, 0, TERN_PLACE_FOLLOWER);
 	while (!w->servers[0].welcome) {
 		step_all(&j.m[0], 1);
 		step_all(&j.m[2], 1);
 	}
+	know(w, 0, TERN_PLACE_FOLLOWER);
 	tell(&j, "{\"type\":\"refused\",\"text\":\"it follows\",\"later\":true}");
 	while (!j.m[2].ended) {
 		step_all(&j.m[0], 1);
@@ -329,6 +349,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_server_tells_where_its_follower_is),
 		cmocka_unit_test(test_a_lost_server_is_looked_for_at_its_follower),
+		cmocka_unit_test(test_a_lost_connection_leads_to_no_former_address),
 		cmocka_unit_test(test_a_silent_server_is_looked_for_elsewhere),
 		cmocka_unit_test(
 			test_a_server_that_refuses_for_now_is_looked_for_elsewhere),
