@@ -116,8 +116,21 @@ static bool digest_of(const json_t *root, struct digest_text *out)
 	return true;
 }
 
+/* [[least, most], ...] by worker. */
+static json_t *encode_applied(
+	const struct tern_ps_job *job, const uint64_t *least, const uint64_t *most)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < job->workers; i++)
+		json_array_append_new(list,
+			json_pack("[I, I]", (json_int_t)least[i], (json_int_t)most[i]));
+	return list;
+}
+
 char *tern_snapshot_encode(struct tern_snapshot_id id, const struct tern_ps_job *job,
-	const struct tern_plan *plan, const struct tern_snapshot_part *parts)
+	const struct tern_plan *plan, const struct tern_snapshot_part *parts,
+	const uint64_t *least, const uint64_t *most)
 {
 	json_t *list = json_array(), *root;
 	struct digest_text digest;
@@ -128,6 +141,8 @@ char *tern_snapshot_encode(struct tern_snapshot_id id, const struct tern_ps_job 
 	root = json_pack("{s:s, s:I, s:I, s:o, s:o}", "format", FORMAT, "step",
 		(json_int_t)id.step, "number", (json_int_t)id.number, "job",
 		tern_ps_job_json(job), "parts", list);
+	if (job->mode == TERN_MODE_ASYNC)
+		json_object_set_new(root, "applied", encode_applied(job, least, most));
 	if (root && json_array_size(list) == job->server_count &&
 		digest_of(root, &digest) &&
 		json_object_set_new(root, "digest", json_string(digest.text)) == 0)
@@ -197,6 +212,35 @@ static int decode_parts(const json_t *list, const struct tern_plan *plan, bool *
 	return r;
 }
 
+/* Async: reads how many steps of each worker the snapshot has, which add up to its step. */
+static int decode_applied(
+	const json_t *list, struct tern_snapshot *out, struct tern_ps_text *why)
+{
+	uint64_t sum = 0;
+	bool good = json_array_size(list) == out->job.workers;
+
+	out->least = calloc(out->job.workers, sizeof(*out->least));
+	out->most = calloc(out->job.workers, sizeof(*out->most));
+	if (!out->least || !out->most)
+		return -ENOMEM;
+	for (uint32_t i = 0; good && i < out->job.workers; i++) {
+		json_int_t least = -1, most = -1;
+
+		good = json_unpack(json_array_get(list, i), "[I, I]", &least, &most) ==
+			       0 &&
+		       least >= 0 && least <= most &&
+		       (uint64_t)most <= tern_ps_job_steps_of(&out->job, i);
+		out->least[i] = (uint64_t)least;
+		out->most[i] = (uint64_t)most;
+		sum += (uint64_t)most;
+	}
+	return good && sum == out->id.step
+		       ? 0
+		       : bad(why, "applied: expected for each worker how many of its "
+				  "steps all chunks have, and how many some chunk has, "
+				  "which add up to the step");
+}
+
 /* Takes the digest out of the manifest, and compares it. */
 static int check_digest(json_t *root, struct tern_ps_text *why)
 {
@@ -239,6 +283,8 @@ static int decode(const json_t *root, struct tern_snapshot *out, struct tern_ps_
 		r = decode_parts(json_object_get(root, "parts"), &plan, seen, out, why);
 	free(seen);
 	tern_plan_fini(&plan);
+	if (r == 0 && out->job.mode == TERN_MODE_ASYNC)
+		r = decode_applied(json_object_get(root, "applied"), out, why);
 	return r;
 }
 
@@ -270,6 +316,8 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot)
 	for (uint32_t i = 0; i < snapshot->part_count; i++)
 		free(snapshot->parts[i].chunks);
 	free(snapshot->parts);
+	free(snapshot->least);
+	free(snapshot->most);
 	tern_ps_job_fini(&snapshot->job);
 	*snapshot = (struct tern_snapshot){0};
 }
@@ -311,6 +359,35 @@ static void copy_starts(
 	}
 }
 
+/* Async: false if the job's workers cannot make the steps that follow those of the snapshot. */
+static bool has_same_tickets(const struct tern_snapshot *snapshot,
+	const struct tern_ps_job *job, const char *who, struct tern_ps_text *why)
+{
+	if (!snapshot->most || job->mode != TERN_MODE_ASYNC)
+		return true;
+	if (job->workers != snapshot->job.workers) {
+		snprintf(why->text, sizeof(why->text),
+			"workers: %s has %u, and the steps in %s mode are divided among "
+			"%u: go on with %u workers",
+			who, job->workers, tern_mode_text(job->mode, job->ssp).text,
+			snapshot->job.workers, snapshot->job.workers);
+		return false;
+	}
+	for (uint32_t i = 0; i < job->workers; i++) {
+		if (snapshot->most[i] <= tern_ps_job_steps_of(job, i))
+			continue;
+		snprintf(why->text, sizeof(why->text),
+			"steps: %s has %llu, of which worker %u makes %llu, and it has "
+			"made %llu: go on with %llu or more",
+			who, (unsigned long long)job->steps, i,
+			(unsigned long long)tern_ps_job_steps_of(job, i),
+			(unsigned long long)snapshot->most[i],
+			(unsigned long long)snapshot->most[i] * job->workers);
+		return false;
+	}
+	return true;
+}
+
 bool tern_snapshot_differs(const struct tern_snapshot *snapshot,
 	const struct tern_ps_job *job, const char *who, struct tern_ps_text *why)
 {
@@ -322,7 +399,7 @@ bool tern_snapshot_differs(const struct tern_snapshot *snapshot,
 	if (job->steps < snapshot->id.step) {
 		snprintf(text.text, sizeof(text.text), "steps: %s has %llu", who,
 			(unsigned long long)job->steps);
-	} else if (params) {
+	} else if (params && has_same_tickets(snapshot, job, who, &text)) {
 		memcpy(params, ours.params, ours.param_count * sizeof(*params));
 		copy_starts(params, ours.param_count, job);
 		ours.params = params;

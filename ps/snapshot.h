@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshots: what a job's servers hold at the end of one step, as files in a directory that
- * all servers share. A snapshot is one manifest and one part for each server:
+ * Snapshots: what a job's servers hold at the end of one step, or in async mode after a certain
+ * number of steps of each worker, as files in a directory that all servers share. A snapshot is one manifest and one part for each server:
  *
  *     step-000000000200-1f2e3d4c.json                  the manifest
  *     step-000000000200-1f2e3d4c.0.safetensors         the part of server 0
@@ -15,7 +15,11 @@
  *
  * A part is a safetensors file. For chunk c it has "w.c", the parameters; if the optimizer
  * keeps them, "m.c" and "v.c"; and if a slot has not pushed all tensors (server/skip.c),
- * "skipped.c": for each tensor of the chunk, how many steps have not updated it.
+ * "skipped.c": for each tensor of the chunk, how many steps have not updated it. In async mode it has
+ * "applied.c": for each worker, how many of its steps were applied to the chunk. That is the same
+ * number for all chunks, which the manifest has, too, and the step of the snapshot is the sum of
+ * these numbers. It is one more in some chunks if a worker was lost while it sent a gradient: this
+ * step is torn.
  */
 #ifndef TERN_PS_SNAPSHOT_H
 #define TERN_PS_SNAPSHOT_H
@@ -69,12 +73,17 @@ struct tern_snapshot {
 	struct tern_ps_job job;
 	struct tern_snapshot_part *parts;
 	uint32_t part_count;
+	/* async: by worker, how many of its steps all chunks have, and how many some chunk has. Sync
+	 * mode: NULL. */
+	uint64_t *least, *most;
 };
 
 /* The contents of a manifest, as text from malloc(), for parts with the chunks of `plan`, by
- * server; `parts` has sizes and digests. NULL: no memory. */
+ * server; `parts` has sizes and digests. least, most: as in struct tern_snapshot. NULL: no
+ * memory. */
 char *tern_snapshot_encode(struct tern_snapshot_id id, const struct tern_ps_job *job,
-	const struct tern_plan *plan, const struct tern_snapshot_part *parts);
+	const struct tern_plan *plan, const struct tern_snapshot_part *parts,
+	const uint64_t *least, const uint64_t *most);
 
 /* Reads a manifest, and checks that each chunk of the job is in one part. -EINVAL with the
  * reason in why->text; -ENOMEM. Freed with tern_snapshot_fini(). */
@@ -86,22 +95,24 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot);
 bool tern_snapshot_check_part(const struct tern_snapshot *snapshot, uint32_t part,
 	const void *data, size_t bytes, struct tern_ps_text *why);
 
-/* The vector `what` ("w", "m", "v" or "skipped") of a chunk in a part. NULL: there is none of
+/* The vector `what` ("w", "m", "v", "skipped" or "applied") of a chunk in a part. NULL: there is none of
  * this type and number of elements. */
 const struct tern_safetensor *tern_snapshot_vector(const struct tern_safetensors *file,
 	const char *what, uint32_t chunk, enum tern_dtype dtype, uint64_t count);
 /* Copies the elements of a vector, in this machine's byte order. */
 void tern_snapshot_copy_vector(void *to, const struct tern_safetensor *vector);
 
-/* Checks that a part has all vectors of its chunks, each with its type and size. `plan` is
+/* Checks that a part has all vectors of its chunks, each with its type and size, and in async mode
+ * the steps of the manifest. `plan` is
  * that of the snapshot's job. False: why->text says what is wrong. */
 bool tern_snapshot_check_vectors(const struct tern_snapshot *snapshot,
 	const struct tern_plan *plan, uint32_t part, const struct tern_safetensors *file,
 	struct tern_ps_text *why);
 
 /* True if the snapshot cannot go on as `job`, which `who` describes; why->text says in which
- * property they differ. Workers, servers, the number of steps (unless it is too low) and the
- * ways in which tensors are started may be others; so may the arithmetic, but then the bytes
+ * property they differ. Workers (not in async mode, where the steps are divided among them),
+ * servers, the number of steps (unless it is too low) and the ways in which tensors are started may
+ * be others; so may the arithmetic, but then the bytes
  * of the result are others, too. */
 bool tern_snapshot_differs(const struct tern_snapshot *snapshot,
 	const struct tern_ps_job *job, const char *who, struct tern_ps_text *why);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/endian.h"
 #include "ps/marks.h"
 
 struct vector_name {
@@ -55,6 +56,34 @@ static bool check(const struct tern_safetensors *file, const char *what, uint32_
 	return false;
 }
 
+/* Async: checks how many steps of each worker the chunk has. */
+static bool check_applied(const struct tern_snapshot *snapshot, uint32_t chunk,
+	const struct tern_safetensors *file, struct tern_ps_text *why)
+{
+	const struct tern_ps_job *job = &snapshot->job;
+	const struct tern_safetensor *t;
+
+	if (job->mode != TERN_MODE_ASYNC)
+		return true;
+	if (!check(file, "applied", chunk, TERN_U64, job->workers, true, why))
+		return false;
+	t = tern_snapshot_vector(file, "applied", chunk, TERN_U64, job->workers);
+	for (uint32_t i = 0; i < job->workers; i++) {
+		uint64_t steps = tern_get_le64((const uint8_t *)t->data + 8ull * i);
+
+		if (steps >= snapshot->least[i] && steps <= snapshot->most[i])
+			continue;
+		snprintf(why->text, sizeof(why->text),
+			"%s: has %llu steps of worker %u, and the manifest says %llu to "
+			"%llu",
+			name_of("applied", chunk).text, (unsigned long long)steps, i,
+			(unsigned long long)snapshot->least[i],
+			(unsigned long long)snapshot->most[i]);
+		return false;
+	}
+	return true;
+}
+
 static bool check_chunk(const struct tern_ps_job *job, const struct tern_plan *plan,
 	uint32_t chunk, const struct tern_safetensors *file, struct tern_ps_text *why)
 {
@@ -84,7 +113,8 @@ bool tern_snapshot_check_vectors(const struct tern_snapshot *snapshot,
 	struct tern_ps_text text;
 
 	for (uint32_t i = 0; i < p->chunk_count; i++) {
-		if (check_chunk(&snapshot->job, plan, p->chunks[i], file, &text))
+		if (check_chunk(&snapshot->job, plan, p->chunks[i], file, &text) &&
+			check_applied(snapshot, p->chunks[i], file, &text))
 			continue;
 		snprintf(why->text, sizeof(why->text), "%s: %.300s",
 			tern_snapshot_part_name(snapshot->id, part).text, text.text);

@@ -17,7 +17,8 @@
  *                      workers have joined server j. "arithmetic" is "" unless norms are added up over
  *                      the servers; "snapshots": it takes some; v, k, l: as in "welcome"
  *   server -> worker   {"type":"welcome", "version":v, "number":k, "life":l}: v is the job's
- *                      first version, 0 or that of snapshot k of its step. l is not 0: the server has
+ *                      first version, 0 or that of snapshot k of its step; in async mode the
+ *                      step with which the worker begins. l is not 0: the server has
  *                      version v in memory, of this life of the job (server/memory.c), and the first
  *                      version is the lowest that a server names. "back":true: the job may go
  *                      back; "returns":true: it has gone back, and begins again; "snapshot": as of
@@ -109,12 +110,21 @@
  *                      "next" is the first one that has found no room; without "next" there is
  *                      none. "again": the server has answered too often in the last second
  *
- * Snapshots, in sync mode (server/snapshot_state.h), after "start":
+ * Snapshots (server/snapshot_state.h), after "start":
  *
  *   server -> server 0 {"type":"snapshot_wanted"}
  *   server 0 -> server {"type":"snapshot", "step":v, "number":k}: copy version v
  *   server -> server 0 the same with "bytes", "digest" and "late":false: the part is written;
  *                      or with "text":..., why not, and "late":true if v was over
+ *
+ * Before that, in async mode (server/cut.h):
+ *
+ *   server 0 -> server {"type":"cut", "number":k}: apply no gradients for the moment
+ *   server -> server 0 {"type":"cut", "number":k, "steps":[t, ...]}: for each worker, how many of
+ *                      its steps were applied to some chunk. "snapshot" of server 0 has also
+ *                      "cut":[t, ...], the largest of them, and "final":true if no worker has a
+ *                      step left; and that of the servers "least":[t, ...], what all of a server's
+ *                      chunks have
  *
  * The end in async mode:
  *

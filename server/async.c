@@ -24,8 +24,10 @@
  * that others will never get. A chunk applies a worker's gradients in the order of its
  * steps, so two numbers for each worker suffice: the steps that every chunk here has, and
  * the steps that any chunk has.
+ *
+ * While a snapshot is taken, gradients may be deferred until the chunk was copied (cut.h).
  */
-#include "server/server_state.h"
+#include "server/cut.h"
 
 #include <errno.h>
 #include <string.h>
@@ -40,6 +42,7 @@ int async_init(struct chunk *c)
 	uint64_t bytes = c->plan->count * sizeof(float);
 
 	tern_list_init(&c->held);
+	tern_list_init(&c->deferred);
 	c->streams = calloc(s->job.workers, sizeof(*c->streams));
 	if (!c->streams)
 		return -ENOMEM;
@@ -141,15 +144,22 @@ static void release(struct chunk *c)
 
 void async_worker_lost(struct tern_server *s)
 {
-	for (uint32_t i = 0; s->job.ssp && i < s->chunk_count; i++)
-		release(&s->chunks[i]);
+	for (uint32_t i = 0; s->job.mode == TERN_MODE_ASYNC && i < s->chunk_count; i++) {
+		struct chunk *c = &s->chunks[i];
+
+		release(c);
+		async_go_on(c); /* a snapshot may have waited for the worker's gradient */
+	}
 }
 
 uint64_t async_held_at(const struct tern_server *s, uint32_t worker)
 {
-	for (uint32_t i = 0; s->job.ssp && i < s->chunk_count; i++)
-		if (s->chunks[i].streams[worker].held)
-			return s->chunks[i].streams[worker].step;
+	for (uint32_t i = 0; i < s->chunk_count; i++) {
+		const struct stream *t = &s->chunks[i].streams[worker];
+
+		if (t->held || t->deferred)
+			return t->step;
+	}
 	return UINT64_MAX;
 }
 
@@ -194,7 +204,14 @@ static uint64_t next_step(const struct stream *t)
 {
 	if (t->held)
 		return t->step;
-	return t->step == BEFORE_FIRST ? 0 : t->step + 1;
+	return t->step == BEFORE_FIRST ? resume_step_of(t->chunk->server, t->worker)
+				       : t->step + 1;
+}
+
+/* True if the stream's present turn brings a gradient that the chunk does not have. */
+static bool is_new(const struct stream *t)
+{
+	return !t->pulled && t->step >= t->had;
 }
 
 /* Copies the chunk for the stream's worker, as bf16 if it is sent so. */
@@ -218,7 +235,7 @@ static void apply_one(struct tern_task *task)
 	struct stream *t = tern_list_first(&c->ready, struct stream, node);
 	const float *gradient = tern_vector(&t->gradient);
 
-	if (!t->pulled)
+	if (is_new(t))
 		chunk_apply(c, 0, 0, &gradient, 1, 1.0f, 1.0f);
 	if (c->status == 0 && c->copies)
 		copy(c, t);
@@ -230,7 +247,29 @@ static uint64_t steps_applied(const struct stream *t)
 {
 	uint64_t last = tern_ps_job_steps_of(&t->chunk->server->job, t->worker);
 
-	return t->step == BEFORE_FIRST ? 0 : TERN_MIN(t->step, last);
+	return t->step == BEFORE_FIRST ? t->had
+				       : TERN_MAX(t->had, TERN_MIN(t->step, last));
+}
+
+uint64_t async_steps_begun(const struct chunk *c, uint32_t worker)
+{
+	const struct stream *t = &c->streams[worker];
+	bool applies = c->computing && !tern_list_empty(&c->ready) && !t->pulled &&
+		       tern_list_first(&c->ready, struct stream, node) == t;
+
+	return TERN_MAX(steps_applied(t), applies ? t->step + 1 : 0);
+}
+
+void async_go_on(struct chunk *c)
+{
+	while (!tern_list_empty(&c->deferred)) {
+		struct stream *t =
+			tern_list_entry(tern_list_pop(&c->deferred), struct stream, node);
+
+		t->deferred = false;
+		tern_list_push(&c->ready, &t->node);
+	}
+	run_next(c);
 }
 
 /* Sends "applied" to p, with the numbers of applied steps (ps/talk.h) of those workers
@@ -293,13 +332,15 @@ static void one_applied(struct tern_task *task)
 	c->computing = false;
 	if (chunk_failed(c))
 		return;
-	if (!t->pulled) {
+	if (is_new(t)) {
 		c->version++;
 		s->stats.gradients_added++;
 		s->stats.staleness_sum += staleness;
 		s->stats.staleness_max = TERN_MAX(s->stats.staleness_max, staleness);
 		s->stats.staleness[TERN_MIN(
 			staleness, (uint64_t)TERN_STALENESS_BINS - 1)]++;
+	} else if (!t->pulled) {
+		s->stats.gradients_refused++;
 	}
 	if (t->pulled && !t->held && t->step != BEFORE_FIRST)
 		count_applied(c, s->workers[t->worker]);
@@ -313,14 +354,34 @@ static void one_applied(struct tern_task *task)
 		hold(t);
 	release(c);
 	run_next(c);
+	snapshots_step_made(c);
+}
+
+/* Moves the streams at the head of the list whose gradients must not be applied yet. */
+static void defer(struct chunk *c)
+{
+	while (!tern_list_empty(&c->ready)) {
+		struct stream *t = tern_list_first(&c->ready, struct stream, node);
+
+		if (t->pulled || !cut_defers(c, t->worker, t->step))
+			return;
+		tern_list_remove(&t->node);
+		tern_list_push(&c->deferred, &t->node);
+		t->deferred = true;
+	}
 }
 
 static void run_next(struct chunk *c)
 {
 	const struct stream *t;
 
-	if (c->computing || tern_list_empty(&c->ready))
+	if (c->computing)
 		return;
+	defer(c);
+	if (tern_list_empty(&c->ready)) {
+		cut_maybe_copy(c);
+		return;
+	}
 	t = tern_list_first(&c->ready, struct stream, node);
 	c->computing = true;
 	skip_begin(c);

@@ -35,7 +35,8 @@
 
 bool back_is_allowed(const struct tern_server *s)
 {
-	if (!s->opts.goes_back || !s->has_job || !s->snapshots)
+	if (!s->opts.goes_back || !s->has_job || !s->snapshots ||
+		s->job.mode != TERN_MODE_SYNC)
 		return false;
 	for (uint32_t i = 0; i < s->job.workers; i++) {
 		const struct server_peer *p = s->workers[i];

@@ -7,6 +7,7 @@
  *
  * ps/talk.h says what the messages mean.
  */
+#include "server/cut.h"
 #include "server/follow.h"
 #include "server/membership.h"
 
@@ -168,8 +169,10 @@ static const struct word {
 	{"given", SERVER, ANY_TIME, given_on_report},
 	{"given", ZERO, ANY_TIME, on_given},
 	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
-	{"snapshot", ZERO, SYNC_MODE, snapshots_on_begin},
-	{"snapshot_wanted", SERVER, SYNC_MODE, on_snapshot_wanted},
+	{"snapshot", ZERO, ANY_TIME, snapshots_on_begin},
+	{"snapshot_wanted", SERVER, ANY_TIME, on_snapshot_wanted},
+	{"cut", ZERO, ASYNC_STEPS, cut_on_cut},
+	{"cut", SERVER, ASYNC_STEPS, cut_on_steps},
 	{"leaving", SERVER, SYNC_MODE, back_on_leaving},
 	{"abort", WORKER | SERVER | RETURNING, ANY_TIME, on_abort},
 	{"abort", ZERO, ANY_TIME, on_abort_by_zero},

@@ -120,20 +120,6 @@ static bool read_numbers(const struct tern_server *s, const json_t *message,
 	return false;
 }
 
-/* True unless this server is to take or load snapshots, and the job's mode has none. */
-static bool may_be_saved(const struct tern_server *s, const struct tern_ps_job *job,
-	struct tern_ps_text *why)
-{
-	if (job->mode == TERN_MODE_SYNC ||
-		(!s->opts.snapshots.directory && !s->opts.resume))
-		return true;
-	snprintf(why->text, sizeof(why->text),
-		"mode: this server has --%s, which needs sync, and the job has %s",
-		s->opts.resume ? "resume" : "snapshots",
-		tern_mode_text(job->mode, job->ssp).text);
-	return false;
-}
-
 /* True if this server can go on with the job from what it has in memory, or from a snapshot, or has
  * neither. The number of workers may be another one. */
 static bool goes_on_with(const struct server_peer *p, const struct tern_ps_job *job,
@@ -182,7 +168,7 @@ static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t
 		return false;
 	}
 	/* A user's wrong option costs that worker only, and no step. */
-	if (!s->has_job && !(may_be_saved(s, job, why) && goes_on_with(p, job, why)))
+	if (!s->has_job && !goes_on_with(p, job, why))
 		return false;
 	if (!s->has_job && index == 0 && has_other_number(s, job)) {
 		view_set_workers(p, job, job->workers);
@@ -268,10 +254,11 @@ void join_say_welcome(struct server_peer *p, bool running)
 
 	tern_talk_say(&p->talk,
 		json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:b, s:b}", "type", "welcome",
-			"version", (json_int_t)s->first_version, "number",
+			"version", (json_int_t)resume_step_of(s, p->index), "number",
 			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
-			"snapshot", (json_int_t)back_newest(s), "back", s->opts.goes_back,
-			"returns", s->opts.returns, "running", running));
+			"snapshot", (json_int_t)back_newest(s), "back",
+			s->opts.goes_back && s->job.mode == TERN_MODE_SYNC, "returns",
+			s->opts.returns, "running", running));
 	follow_tell(p);
 }
 

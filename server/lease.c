@@ -237,6 +237,7 @@ void lease_maybe_done(struct tern_server *s)
 		if (lease_is_live(s->workers[i]) && !s->workers[i]->gone)
 			tern_talk_say(
 				&s->workers[i]->talk, json_pack("{s:s}", "type", "done"));
+	snapshots_all_done(s);
 }
 
 void lease_on_done(struct server_peer *p)

@@ -554,7 +554,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			TERN_SERVERS_MAX - 1, TERN_ADDRESS_BYTES - 1);
 		return;
 	}
-	if (!s->opts.goes_back) {
+	if (!s->opts.goes_back || (s->has_job && s->job.mode != TERN_MODE_SYNC)) {
 		server_refuse(p,
 			"its job does not go back to snapshots, so no server can come to "
 			"it");

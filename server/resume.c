@@ -4,7 +4,8 @@
  * asks workers that come meanwhile to come again. The job that the first worker brings must be
  * that of the snapshot, but for the numbers of workers, servers and steps. When the chunks are
  * made, their values are read from the parts that have them, one part after the other. The
- * first version of the job is then the step of the snapshot.
+ * first version of the job is then the step of the snapshot. In async mode each worker begins with
+ * its own step: the first one that some chunk does not have.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -118,7 +119,8 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 	found = &s->resume->search.found;
 	if (tern_snapshot_differs(found, job, who, why))
 		return true;
-	if (strcmp(found->job.arithmetic, job->arithmetic) != 0)
+	if (job->mode == TERN_MODE_SYNC &&
+		strcmp(found->job.arithmetic, job->arithmetic) != 0)
 		server_warn(s,
 			"the snapshot was made with the arithmetic \"%.120s\", and the "
 			"job goes "
@@ -127,6 +129,13 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 			"break",
 			found->job.arithmetic, job->arithmetic);
 	return false;
+}
+
+uint64_t resume_step_of(const struct tern_server *s, uint32_t worker)
+{
+	if (s->job.mode == TERN_MODE_SYNC || !s->resume)
+		return s->first_version;
+	return s->resume->search.found.least[worker];
 }
 
 /* ---- loading it ---- */
@@ -172,6 +181,7 @@ struct loaded {
 	float *w;
 	struct tern_updater_state state;
 	uint64_t *skipped;
+	uint64_t *applied; /* async */
 };
 
 static int take(
@@ -187,16 +197,34 @@ static int take(
 	if (r == 0)
 		r = take_vector(
 			file, "skipped", c, TERN_U64, skip_tensor_count(c), &l->skipped);
+	if (r == 0 && c->server->job.mode == TERN_MODE_ASYNC)
+		r = take_vector(file, "applied", c, TERN_U64, c->server->job.workers,
+			&l->applied);
 	return r;
+}
+
+/* Sets which version the chunk has. Returns where its parameters belong (chunk_w()). */
+static uint64_t set_version(struct chunk *c, const uint64_t *applied)
+{
+	const struct tern_server *s = c->server;
+
+	c->version = c->made = c->oldest = s->first_version;
+	if (s->job.mode == TERN_MODE_SYNC)
+		return c->version;
+	c->version = 0;
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		c->streams[i].had = applied[i];
+		c->version += applied[i];
+	}
+	return 0;
 }
 
 static int set(struct chunk *c, const struct loaded *l)
 {
 	struct tern_updater *u = c->server->opts.updater;
-	uint64_t step = c->server->first_version;
+	uint64_t step = set_version(c, l->applied);
 	int r;
 
-	c->version = c->made = c->oldest = step;
 	r = tern_updater_copy(u, c->kept, chunk_w(c, step), l->w);
 	if (r == 0)
 		r = tern_updater_set_state(u, c->kept, &l->state);
@@ -219,6 +247,7 @@ static void load_chunk(struct tern_task *task)
 	free(l.state.m);
 	free(l.state.v);
 	free(l.skipped);
+	free(l.applied);
 }
 
 static void load_next(struct resume *r);

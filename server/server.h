@@ -48,9 +48,10 @@ enum tern_on_stall {
 	TERN_STALL_END,      /* the job ends with an error */
 };
 
-struct tern_server_snapshot_opts { /* snapshots of a job in sync mode, ps/snapshot.h */
+struct tern_server_snapshot_opts { /* snapshots of a job, ps/snapshot.h */
 	const char *directory;     /* the same one for all servers; NULL: no snapshots */
-	/* At each step that is a multiple of every_steps; 0: every every_ns, 0: 10 minutes.
+	/* At each step that is a multiple of every_steps (async: when so many gradients were applied since
+	 * the last one, about); 0: every every_ns, 0: 10 minutes.
 	 * And at the last step. */
 	uint64_t every_steps, every_ns;
 	uint32_t keep; /* number of snapshots that are kept; 0: 3 */

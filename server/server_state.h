@@ -26,6 +26,7 @@
  *     twice.c   slots that two workers have computed
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
+ *     cut.c     which of them a snapshot has (cut.h)
  *     snapshot.c, snapshots.c, resume.c  see snapshot_state.h
  *     progress.c  what workers say of their losses and metrics, and reports of it
  *     status.c  answers to `tern status`
@@ -278,9 +279,11 @@ struct chunk {
 	struct stream *streams; /* async: by worker */
 	struct tern_list ready; /* async: streams that wait for their turn, see async.c */
 	struct tern_list held;  /* async: streams that wait for others, see async.c */
-	bool computing;         /* async: `task` is running */
-	bool copies;            /* async: `task` makes a copy for the worker */
-	bool waits;             /* sync: applying waits, see may_update() in sync.c */
+	/* async: streams whose gradients are applied when the chunk was copied (cut.h) */
+	struct tern_list deferred;
+	bool computing; /* async: `task` is running */
+	bool copies;    /* async: `task` makes a copy for the worker */
+	bool waits;     /* sync: applying waits, see may_update() in sync.c */
 	struct follow_chunk
 		*follow; /* follow.c: the present update is for a follower, too */
 	/* snapshot.c: room for a copy, or the copy; NULL: none is wanted. And whether the
@@ -313,6 +316,9 @@ struct stream {                /* async: the exchange of one chunk with one work
 	struct chunk *chunk;
 	uint32_t worker;
 	uint64_t step; /* the worker's step that is exchanged now or next */
+	/* Steps of the worker that the snapshot with which the job began has in this chunk. The worker
+	 * begins with the lowest number of all chunks, and what it sends before this one is refused. */
+	uint64_t had;
 	uint64_t seen; /* version of the chunk that was last sent to the worker */
 	struct tern_req gradient_req, parameter_req;
 	struct tern_buf gradient, copy;
@@ -322,7 +328,8 @@ struct stream {                /* async: the exchange of one chunk with one work
 	/* The stream's present turn applies no gradient: it only makes the first copy, the
 	 * last one, or one that was held. */
 	bool pulled;
-	bool held; /* the worker is ahead, and its copy is still to be made */
+	bool held;     /* the worker is ahead, and its copy is still to be made */
+	bool deferred; /* its gradient is in chunk->deferred */
 };
 
 struct norm_share { /* server 0: partial sums of one server */
@@ -840,6 +847,8 @@ void snapshots_fini(struct tern_server *s);
 void snapshots_start(struct tern_server *s); /* the steps begin */
 void snapshots_end(struct tern_server *s); /* the server ends: no further one is begun */
 void snapshots_step_made(const struct chunk *c); /* the chunk has its next version */
+/* Server 0, async: no live worker has a step left. */
+void snapshots_all_done(struct tern_server *s);
 /* A snapshot is wanted now. */
 void snapshots_ask(struct tern_server *s);
 /* Server 0: the same, but one that is being taken already does not count. */
@@ -863,6 +872,9 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 /* Loads the values of this server's chunks, and calls shard_loaded(), perhaps in this call.
  * False: the job begins at step 0. */
 bool resume_load(struct tern_server *s);
+/* The step with which the worker begins: in sync mode the job's first version, in async mode the
+ * number of its steps that all chunks have. */
+uint64_t resume_step_of(const struct tern_server *s, uint32_t worker);
 
 /* norm.c */
 int norm_init(struct tern_server *s);
@@ -877,7 +889,11 @@ bool async_is_done(const struct server_peer *p); /* the worker has taken all its
 void async_on_pull(struct server_peer *p);
 void async_worker_lost(struct tern_server *s);
 /* How many steps the worker has taken if it waits for a copy that is held until others have
- * taken theirs; UINT64_MAX: it does not. */
+ * taken theirs, or until a snapshot has its copy (cut.h); UINT64_MAX: it does not. */
 uint64_t async_held_at(const struct tern_server *s, uint32_t worker);
+/* Number of the worker's steps that were applied to the chunk, with the one that is being applied. */
+uint64_t async_steps_begun(const struct chunk *c, uint32_t worker);
+/* Applies the gradients that wait for the chunk, unless they still have to. */
+void async_go_on(struct chunk *c);
 
 #endif

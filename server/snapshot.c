@@ -23,6 +23,7 @@ static void copy_free(struct chunk_copy *copy)
 	free(copy->state.m);
 	free(copy->state.v);
 	free(copy->skipped);
+	free(copy->applied);
 	free(copy);
 }
 
@@ -78,7 +79,8 @@ static int make_copy(struct chunk *c, uint64_t version)
 	copy->state.v = has_v ? malloc(bytes) : NULL;
 	if (!copy->w || (has_m && !copy->state.m) || (has_v && !copy->state.v))
 		return -ENOMEM;
-	r = tern_updater_copy(u, c->kept, copy->w, chunk_w(c, version));
+	r = tern_updater_copy(u, c->kept, copy->w,
+		chunk_w(c, c->server->job.mode == TERN_MODE_SYNC ? version : 0));
 	if (r == 0)
 		r = tern_updater_get_state(u, c->kept, &copy->state);
 	if (r == 0 && !is_finite(copy, c->plan->count))
@@ -107,6 +109,7 @@ static void report(struct tern_server *s, const char *why, bool late)
 	const struct snapshot_report report = {.id = n->id,
 		.bytes = n->bytes,
 		.digest = n->digest,
+		.least = n->cut.least,
 		.late = late,
 		.why = why};
 	char digest[20];
@@ -122,6 +125,8 @@ static void report(struct tern_server *s, const char *why, bool late)
 		(json_int_t)n->bytes, "digest", digest, "late", late);
 	if (why)
 		json_object_set_new(message, "text", tern_talk_text(why));
+	if (n->cut.least)
+		json_object_set_new(message, "least", cut_list(s, n->cut.least));
 	if (!s->to_zero->gone)
 		tern_talk_say(&s->to_zero->talk, message);
 	else
@@ -135,6 +140,7 @@ static void finish(struct tern_server *s, const char *why, bool late)
 
 	n->taking = false;
 	snapshot_drop_copies(s);
+	cut_open(s);
 	if (n->iov)
 		free(n->iov[0].iov_base);
 	free(n->iov);
@@ -227,7 +233,7 @@ static void add(struct builder *b, const char *what, const struct chunk *c,
 static int build(struct tern_server *s)
 {
 	struct snapshots *n = s->snapshots;
-	size_t most = 4ull * s->chunk_count + 1;
+	size_t most = 5ull * s->chunk_count + 1;
 	struct builder b = {.tensors = calloc(most, sizeof(*b.tensors)),
 		.names = calloc(most, sizeof(*b.names))};
 	int r = -ENOMEM;
@@ -241,6 +247,7 @@ static int build(struct tern_server *s)
 		add(&b, "m", c, TERN_F32, count, c->copy->state.m);
 		add(&b, "v", c, TERN_F32, count, c->copy->state.v);
 		add(&b, "skipped", c, TERN_U64, c->copy->tensor_count, c->copy->skipped);
+		add(&b, "applied", c, TERN_U64, s->job.workers, c->copy->applied);
 	}
 	n->vector_count = b.count;
 	if (b.tensors && b.names && n->iov)
@@ -288,13 +295,19 @@ static void write_part(struct tern_server *s)
 		fail(s, "a copy of the parameters", r);
 }
 
+static void all_copied(struct tern_server *s)
+{
+	cut_open(s);
+	write_part(s);
+}
+
 static void chunk_copied(struct tern_server *s)
 {
 	if (--s->snapshots->left_count == 0)
-		write_part(s);
+		all_copied(s);
 }
 
-/* ---- a chunk that has the step already: the last one of the job ---- */
+/* ---- a chunk that has the step already: the last one of the job; and in async mode ---- */
 
 static void copy_now(struct tern_task *task)
 {
@@ -311,18 +324,35 @@ static void copied_now(struct tern_task *task)
 		chunk_copied(c->server);
 }
 
+static void copied_between(struct tern_task *task)
+{
+	struct chunk *c = tern_container_of(task, struct chunk, task);
+
+	c->computing = false;
+	if (c->server->over)
+		return;
+	async_go_on(c);
+	chunk_copied(c->server);
+}
+
+void snapshot_copy_between(struct chunk *c)
+{
+	c->copy->begun = c->computing = true;
+	chunk_submit(c, copy_now, copied_between);
+}
+
 /* True if the chunk's step is over, or its update has begun. At the last step of the job
  * a chunk stays what it is. */
 static bool is_late(const struct chunk *c, uint64_t step)
 {
-	return step < c->server->job.steps &&
+	return c->server->job.mode == TERN_MODE_SYNC && step < c->server->job.steps &&
 	       (c->version >= step || (c->version + 1 == step &&
 					      c->state == CHUNK_APPLYING && !c->waits));
 }
 
 static void copy_at_end(struct chunk *c)
 {
-	if (c->version == c->server->job.steps)
+	if (c->server->job.mode == TERN_MODE_SYNC && c->version == c->server->job.steps)
 		chunk_submit(c, copy_now, copied_now);
 }
 
@@ -334,6 +364,17 @@ void snapshot_after_update(struct chunk *c)
 		chunk_copied(c->server);
 	else if (n && n->taking && c->copy && c->version == n->id.step)
 		copy_at_end(c); /* the snapshot was begun during the last update */
+}
+
+static int new_copy(struct chunk *c)
+{
+	c->copy = calloc(1, sizeof(*c->copy));
+	if (!c->copy)
+		return -ENOMEM;
+	if (c->server->job.mode == TERN_MODE_SYNC)
+		return 0;
+	c->copy->applied = calloc(c->server->job.workers, sizeof(*c->copy->applied));
+	return c->copy->applied ? 0 : -ENOMEM;
 }
 
 void snapshot_take(struct tern_server *s, struct tern_snapshot_id id)
@@ -349,8 +390,7 @@ void snapshot_take(struct tern_server *s, struct tern_snapshot_id id)
 		struct chunk *c = &s->chunks[i];
 
 		late = late || is_late(c, id.step);
-		c->copy = calloc(1, sizeof(*c->copy));
-		no_memory = no_memory || !c->copy;
+		no_memory = new_copy(c) < 0 || no_memory;
 	}
 	if (late || no_memory) {
 		finish(s, late ? "the step was over" : "no memory for copies", late);
@@ -358,6 +398,8 @@ void snapshot_take(struct tern_server *s, struct tern_snapshot_id id)
 	}
 	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++)
 		copy_at_end(&s->chunks[i]);
+	if (s->job.mode == TERN_MODE_ASYNC)
+		cut_drain(s);
 	if (n->left_count == 0)
-		write_part(s);
+		all_copied(s);
 }

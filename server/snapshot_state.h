@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshots (ps/snapshot.h) of a job in sync mode, between the files that take them:
+ * Snapshots (ps/snapshot.h), between the files that take them:
  *
  *     snapshot.c   this server's part: copies of the chunks, and the file
  *     snapshots.c  server 0: when snapshots are taken, and what the servers report
  *     snapshots_publish.c  server 0: the manifest, and removing what is not needed
+ *     cut.c        in async mode: which gradients a snapshot has
  *     resume.c     loading one, before the steps
  *
  *     server 0:  IDLE --due--> TAKING --all parts are written--> PUBLISHING --> CLEANING --> IDLE
  *                                |                                                 ^
  *                                +--a server has failed, or heard of it too late --+
  *
- * Server 0 names a step that is to come (after the last step, that one). When a chunk comes to that step, the
- * task that has updated it copies it before the next update can begin. So the copies of all
- * servers are of the same step, and training goes on while they are written. A server holds at
- * most one copy of its share.
+ * Sync mode: server 0 names a step that is to come (after the last step, that one). When a chunk
+ * comes to that step, the task that has updated it copies it before the next update can begin. So
+ * the copies of all servers are of the same step, and training goes on while they are written. A
+ * server holds at most one copy of its share.
+ *
+ * Async mode: there is no step that all chunks come to, so the servers agree on one number of steps
+ * for each worker (cut.h). The step of such a snapshot is the sum of these numbers.
  */
 #ifndef TERN_SERVER_SNAPSHOT_STATE_H
 #define TERN_SERVER_SNAPSHOT_STATE_H
 
 #include "base/digest.h"
 #include "ps/snapshot.h"
+#include "server/cut.h"
 #include "server/server_state.h"
 
 /* A chunk as it was at the end of the snapshot's step. The task of the chunk makes it. */
@@ -29,6 +34,10 @@ struct chunk_copy {
 	struct tern_updater_state state;
 	uint64_t *skipped; /* skip.c; NULL: every update was of all tensors */
 	uint32_t tensor_count;
+	/* async: by worker, how many of its steps the copy has; and whether it is made, or being
+	 * made. Sync mode: NULL. */
+	uint64_t *applied;
+	bool begun;
 	int status;
 };
 
@@ -43,6 +52,8 @@ struct snapshots {
 	struct tern_server *server;
 	/* The snapshot that this server takes part in, or did last. */
 	struct tern_snapshot_id id;
+
+	struct cut cut; /* async */
 
 	/* snapshot.c */
 	bool taking;         /* this server's part is not written yet */
@@ -90,6 +101,8 @@ struct snapshots {
  * writes the part. The result is reported by snapshots_report(), perhaps in this call. */
 void snapshot_take(struct tern_server *s, struct tern_snapshot_id id);
 void snapshot_drop_copies(struct tern_server *s);
+/* Async: copies the chunk before it applies the next gradient. */
+void snapshot_copy_between(struct chunk *c);
 
 /* snapshots.c */
 /* A server's part was written (status 0), or was not: `why` says so. late: the server had
@@ -97,6 +110,7 @@ void snapshot_drop_copies(struct tern_server *s);
 struct snapshot_report {
 	struct tern_snapshot_id id;
 	uint64_t bytes, digest;
+	const uint64_t *least; /* async: by worker (struct cut) */
 	bool late;
 	const char *why; /* NULL: the part is written */
 };

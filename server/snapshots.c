@@ -9,6 +9,8 @@
  * grows.
  *
  * When the last step is done, it is saved, too. The servers end after that.
+ *
+ * In async mode the servers first agree which steps of each worker a snapshot has (cut.h).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -93,6 +95,12 @@ static void all_reported(struct tern_server *s)
 	snapshots_clean(s);
 }
 
+/* True if server 0 has told the others to write their parts. */
+static bool is_announced(const struct snapshots *n)
+{
+	return n->state == SNAPSHOTS_TAKING && n->cut.state != CUT_CLOSED;
+}
+
 static void part_ended(struct tern_server *s, uint32_t server)
 {
 	struct snapshots *n = s->snapshots;
@@ -110,6 +118,15 @@ static void fail_part(struct snapshots *n, const char *why, bool late)
 	n->failed = true;
 }
 
+/* Async: a server has told how many steps of each worker all of its chunks have. */
+static void take_least(struct tern_server *s, const uint64_t *least)
+{
+	struct cut *cut = &s->snapshots->cut;
+
+	for (uint32_t i = 0; least && i < s->job.workers; i++)
+		cut->least[i] = TERN_MIN(cut->least[i], least[i]);
+}
+
 void snapshots_report(struct tern_server *s, const struct snapshot_report *report)
 {
 	struct snapshots *n = s->snapshots;
@@ -118,6 +135,7 @@ void snapshots_report(struct tern_server *s, const struct snapshot_report *repor
 	n->parts[0].digest = report->digest;
 	if (report->why)
 		fail_part(n, report->why, report->late);
+	take_least(s, report->least);
 	part_ended(s, 0);
 }
 
@@ -131,7 +149,7 @@ static bool read_report(const json_t *message, struct snapshot_report *report)
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I, s:s, s:b, s?s}",
 		    "step", &step, "number", &number, "bytes", &bytes, "digest", &digest,
 		    "late", &late, "text", &why) < 0 ||
-		step < 1 || number < 0 || number > UINT32_MAX || bytes < 0 ||
+		step < 0 || number < 0 || number > UINT32_MAX || bytes < 0 ||
 		(!why && bytes == 0))
 		return false;
 	*report = (struct snapshot_report){
@@ -142,6 +160,26 @@ static bool read_report(const json_t *message, struct snapshot_report *report)
 	return sscanf(digest, "%16" SCNx64 "%c", &report->digest, &end) == 1;
 }
 
+/* Takes the list of another server. False: it is none. */
+static bool take_list(struct tern_server *s, const json_t *list)
+{
+	uint64_t *least;
+	bool good;
+
+	if (s->job.mode == TERN_MODE_SYNC)
+		return true;
+	least = calloc(s->job.workers, sizeof(*least));
+	if (!least) {
+		server_fail(s, -ENOMEM, "no memory to read which steps were applied");
+		return true;
+	}
+	good = cut_read(s, list, least);
+	if (good)
+		take_least(s, least);
+	free(least);
+	return good;
+}
+
 /* Server 0: another server's part has ended. */
 void snapshots_on_report(struct server_peer *p, const json_t *message)
 {
@@ -149,8 +187,9 @@ void snapshots_on_report(struct server_peer *p, const json_t *message)
 	struct snapshots *n = s->snapshots;
 	struct snapshot_report report;
 
-	if (!read_report(message, &report) || !n || n->state != SNAPSHOTS_TAKING ||
-		tern_snapshot_compare(report.id, n->id) != 0 || n->reported[p->index]) {
+	if (!read_report(message, &report) || !n || !is_announced(n) ||
+		tern_snapshot_compare(report.id, n->id) != 0 || n->reported[p->index] ||
+		!take_list(s, json_object_get(message, "least"))) {
 		server_refuse(p,
 			"its message \"snapshot\" tells of a part that it was not asked "
 			"for");
@@ -170,7 +209,21 @@ void snapshots_on_lost(struct tern_server *s, uint32_t server)
 	if (!n || s->index != 0 || n->state != SNAPSHOTS_TAKING || n->reported[server])
 		return;
 	fail_part(n, "a server was lost", false);
-	part_ended(s, server);
+	if (n->cut.state == CUT_CLOSED)
+		cut_on_lost(s, server);
+	else
+		part_ended(s, server);
+}
+
+/* Another server, async: takes the cut. False: it is not that of this snapshot. */
+static bool is_of_cut(
+	struct tern_server *s, const json_t *message, json_int_t step, json_int_t number)
+{
+	struct cut *cut = &s->snapshots->cut;
+
+	return cut->state == CUT_CLOSED && cut->number == number &&
+	       cut_read(s, json_object_get(message, "cut"), cut->steps) &&
+	       cut_sum(s) == (uint64_t)step;
 }
 
 /* Another server: takes part in what server 0 has begun. */
@@ -181,11 +234,11 @@ void snapshots_on_begin(struct server_peer *zero, const json_t *message)
 
 	if (json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I}", "step", &step,
 		    "number", &number) < 0 ||
-		step < 1 || (uint64_t)step > s->job.steps || number < 0 ||
-		number > UINT32_MAX) {
+		step < (s->job.mode == TERN_MODE_SYNC) || (uint64_t)step > s->job.steps ||
+		number < 0 || number > UINT32_MAX) {
 		server_fail(s, -EPROTO,
 			"server 0 began a snapshot of step %lld, number %lld: expected a "
-			"step from 1 to %llu and a number of 32 bits",
+			"step up to %llu and a number of 32 bits",
 			(long long)step, (long long)number,
 			(unsigned long long)s->job.steps);
 		return;
@@ -203,7 +256,17 @@ void snapshots_on_begin(struct server_peer *zero, const json_t *message)
 			s, -EPROTO, "server 0 began a snapshot before the last ended");
 		return;
 	}
-	s->snapshots->final = (uint64_t)step == s->job.steps;
+	if (s->job.mode == TERN_MODE_ASYNC && !is_of_cut(s, message, step, number)) {
+		server_fail(s, -EPROTO,
+			"server 0 began snapshot %lld-%08llx: expected the one whose cut "
+			"it has asked for, with the steps of %u workers that add up to "
+			"it",
+			(long long)step, (unsigned long long)number, s->job.workers);
+		return;
+	}
+	s->snapshots->final = s->job.mode == TERN_MODE_SYNC
+				      ? (uint64_t)step == s->job.steps
+				      : json_is_true(json_object_get(message, "final"));
 	snapshot_take(s, (struct tern_snapshot_id){(uint64_t)step, (uint32_t)number});
 }
 
@@ -230,6 +293,50 @@ static void say_slow(struct tern_timer *timer)
 	tern_timer_set(s->opts.ctx, timer, tern_now_ns(s->env) + 10 * SLOW_NS);
 }
 
+/* True if all steps are made that will be. */
+static bool is_done(const struct tern_server *s)
+{
+	return s->job.mode == TERN_MODE_SYNC ? s->snapshots->done_count == s->chunk_count
+					     : s->all_done;
+}
+
+/* Tells all servers to take the snapshot, whose step and number are known now. */
+static void announce(struct tern_server *s, struct tern_snapshot_id id)
+{
+	struct snapshots *n = s->snapshots;
+
+	n->last_step = id.step;
+	for (uint32_t i = 1; i < s->job.server_count; i++) {
+		struct server_peer *p = others_find(s, i);
+		json_t *message = json_pack("{s:s, s:I, s:I}", "type", "snapshot", "step",
+			(json_int_t)id.step, "number", (json_int_t)id.number);
+
+		if (s->job.mode == TERN_MODE_ASYNC) {
+			json_object_set_new(message, "cut", cut_list(s, n->cut.steps));
+			json_object_set_new(message, "final", json_boolean(n->final));
+		}
+		if (p)
+			tern_talk_say(&p->talk, json_incref(message));
+		json_decref(message);
+	}
+	snapshot_take(s, id);
+	/* After a loss of a server this one ends, but for the time after the last step. */
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (!others_find(s, i))
+			snapshots_on_lost(s, i);
+}
+
+void cut_known(struct tern_server *s)
+{
+	uint64_t step = cut_sum(s);
+
+	/* All workers that had a step were lost: the other servers wait for a last snapshot. */
+	if (step == 0)
+		fail_part(s->snapshots, "no step was made", false);
+	announce(s, (struct tern_snapshot_id){step, s->snapshots->cut.number});
+}
+
+/* In async mode `step` is only what a warning names until the cut is known. */
 static void begin(struct tern_server *s, uint64_t step)
 {
 	struct snapshots *n = s->snapshots;
@@ -239,33 +346,29 @@ static void begin(struct tern_server *s, uint64_t step)
 	n->slow_timer.fire = say_slow;
 	tern_timer_set(s->opts.ctx, &n->slow_timer, tern_now_ns(s->env) + SLOW_NS);
 	n->begun_ns = tern_now_ns(s->env);
-	n->last_step = step;
 	n->on_request = n->asked;
 	n->asked = n->failed = n->late = false;
-	n->final = step == s->job.steps;
+	n->final = is_done(s);
 	n->missing_count = s->job.server_count;
 	memset(n->reported, 0, s->job.server_count * sizeof(*n->reported));
-	for (uint32_t i = 1; i < s->job.server_count; i++) {
-		struct server_peer *p = others_find(s, i);
-
-		if (p)
-			tern_talk_say(
-				&p->talk, json_pack("{s:s, s:I, s:I}", "type", "snapshot",
-						  "step", (json_int_t)step, "number",
-						  (json_int_t)id.number));
+	if (s->job.mode == TERN_MODE_SYNC) {
+		announce(s, id);
+		return;
 	}
-	snapshot_take(s, id);
-	/* After a loss of a server this one ends, but for the time after the last step. */
-	for (uint32_t i = 1; i < s->job.server_count; i++)
-		if (!others_find(s, i))
-			snapshots_on_lost(s, i);
+	n->id = id;
+	cut_begin(s, id.number);
 }
 
 /* ---- when ---- */
 
-/* True if this step is one to be saved. */
+/* True if this step is one to be saved; in async mode, if such a step was made since the last
+ * snapshot. */
 static bool is_due(const struct tern_server *s, uint64_t step)
 {
+	uint64_t every = s->opts.snapshots.every_steps;
+
+	if (s->job.mode == TERN_MODE_ASYNC)
+		return is_by_steps(s) && step / every > s->snapshots->last_step / every;
 	return is_by_steps(s) && step % s->opts.snapshots.every_steps == 0 &&
 	       step > s->snapshots->last_step;
 }
@@ -317,16 +420,35 @@ static void next_due(struct tern_server *s)
 
 	if (n->state != SNAPSHOTS_IDLE || n->final)
 		return;
-	if (n->done_count == s->chunk_count) {
+	if (is_done(s)) {
 		begin(s, s->job.steps);
 		return;
 	}
-	step = n->newest + n->margin;
-	if (step >= s->job.steps || (!n->asked && !is_due(s, step)))
-		return;
-	if (!n->asked)
-		note_skipped(s, step);
+	if (s->job.mode == TERN_MODE_ASYNC) {
+		step = n->newest;
+		if (step <= n->last_step || step >= s->job.steps ||
+			(!n->asked && !is_due(s, step)))
+			return;
+	} else {
+		step = n->newest + n->margin;
+		if (step >= s->job.steps || (!n->asked && !is_due(s, step)))
+			return;
+		if (!n->asked)
+			note_skipped(s, step);
+	}
 	begin(s, step);
+}
+
+/* True if the job was done when it was resumed. */
+static bool had_all(const struct tern_server *s)
+{
+	bool all = true;
+
+	if (s->job.mode == TERN_MODE_SYNC)
+		return s->first_version == s->job.steps;
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		all = all && resume_step_of(s, i) == tern_ps_job_steps_of(&s->job, i);
+	return all;
 }
 
 void snapshots_start(struct tern_server *s)
@@ -337,8 +459,8 @@ void snapshots_start(struct tern_server *s)
 		return;
 	n->last_step = n->newest = s->first_version;
 	/* A job that was done when it was resumed has nothing new to save. */
-	n->final = s->first_version == s->job.steps && !s->goes_on;
-	if (s->first_version == s->job.steps)
+	n->final = had_all(s) && !s->goes_on;
+	if (had_all(s))
 		n->done_count = s->chunk_count;
 	if (s->index != 0)
 		return;
@@ -358,6 +480,12 @@ void snapshots_step_made(const struct chunk *c)
 	n->newest = TERN_MAX(n->newest, c->version);
 	n->done_count += c->version == s->job.steps;
 	next_due(s);
+}
+
+void snapshots_all_done(struct tern_server *s)
+{
+	if (s->snapshots)
+		next_due(s);
 }
 
 void snapshots_ask(struct tern_server *s)
@@ -417,7 +545,7 @@ int snapshots_init(struct tern_server *s)
 	n->margin = MARGIN_FIRST;
 	n->parts = calloc(s->job.server_count, sizeof(*n->parts));
 	n->reported = calloc(s->job.server_count, sizeof(*n->reported));
-	return n->parts && n->reported ? 0 : -ENOMEM;
+	return n->parts && n->reported ? cut_init(s) : -ENOMEM;
 }
 
 void snapshots_end(struct tern_server *s)
@@ -448,6 +576,7 @@ void snapshots_fini(struct tern_server *s)
 	free(n->zero_op.data);
 	free(n->parts);
 	free(n->reported);
+	cut_fini(&n->cut);
 	free(n);
 	s->snapshots = NULL;
 }

@@ -313,10 +313,10 @@ void start_steps(struct tern_server *s)
 {
 	if (s->job.mode == TERN_MODE_SYNC) {
 		sync_start(s);
-		snapshots_start(s);
 	} else {
 		async_start(s);
 	}
+	snapshots_start(s);
 }
 
 static void start(struct tern_server *s)

@@ -295,7 +295,7 @@ static uint64_t async_steps_of(const struct tern_server *s, uint32_t worker)
 	uint64_t least = UINT64_MAX;
 
 	for (uint32_t i = 0; i < s->chunk_count; i++)
-		least = TERN_MIN(least, s->chunks[i].streams[worker].step);
+		least = TERN_MIN(least, async_steps_begun(&s->chunks[i], worker));
 	return least;
 }
 

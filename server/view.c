@@ -324,6 +324,9 @@ static const char *why_not(struct tern_server *s, uint32_t number)
 {
 	if (s->has_job ? s->index != 0 : s->opts.index != 0)
 		return "only server 0 removes servers: --join has its address";
+	if (s->has_job && s->job.mode != TERN_MODE_SYNC)
+		return "a job that is not in sync mode gets other servers only when all "
+		       "its processes are started again, with --resume";
 	if (!s->opts.goes_back ||
 		(s->running ? !back_is_possible(s) : s->has_job && !back_is_allowed(s)))
 		return "the job cannot go on from a snapshot, and so not with fewer "

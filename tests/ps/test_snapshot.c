@@ -99,7 +99,7 @@ static char *some_manifest(struct tern_snapshot_id id, const struct tern_ps_job 
 	char *text;
 
 	assert_int_equal(tern_plan_init(&plan, job), 0);
-	text = tern_snapshot_encode(id, job, &plan, parts);
+	text = tern_snapshot_encode(id, job, &plan, parts, NULL, NULL);
 	assert_non_null(text);
 	tern_plan_fini(&plan);
 	return text;
@@ -367,6 +367,97 @@ static void test_another_job_may_not_go_on(void **state)
 	check_differs(&job, "learning rate");
 }
 
+/* ---- async mode ---- */
+
+static struct tern_ps_job async_job(void)
+{
+	struct tern_ps_job job = make_job();
+
+	job.mode = TERN_MODE_ASYNC;
+	return job;
+}
+
+/* Reads a manifest of an async job of two workers, in which `from` is `to`. */
+static int read_async(const char *from, const char *to, struct tern_snapshot *s)
+{
+	static const uint64_t least[] = {120, 79}, most[] = {120, 80};
+	struct tern_ps_job job = async_job();
+	struct tern_plan plan;
+	char *text, *at, *changed, *signed_text;
+	int r;
+
+	assert_int_equal(tern_plan_init(&plan, &job), 0);
+	text = tern_snapshot_encode(
+		(struct tern_snapshot_id){200, 5}, &job, &plan, some_parts, least, most);
+	assert_non_null(text);
+	at = strstr(text, from);
+	assert_non_null(at);
+	assert_true(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to,
+			    at + strlen(from)) > 0);
+	signed_text = sign(changed);
+	r = tern_snapshot_decode(signed_text, strlen(signed_text), s, &why);
+	free(signed_text);
+	free(changed);
+	free(text);
+	tern_plan_fini(&plan);
+	return r;
+}
+
+static void test_the_steps_of_each_async_worker_are_read_back(void **state)
+{
+	static const char *const wrong[] = {"", "\"applied\":3,",
+		"\"applied\":[[120,120]],", "\"applied\":[[120,120],[80,79]],",
+		"\"applied\":[[120,120],[79,81]],", "\"applied\":[[-1,120],[79,80]],",
+		"\"applied\":[[120,120],[79,80],[0,0]],"};
+	const char *right = "\"applied\":[[120,120],[79,80]]";
+	struct tern_snapshot s;
+
+	(void)state;
+	assert_int_equal(read_async(right, right, &s), 0);
+	assert_true(s.least[0] == 120 && s.most[0] == 120);
+	assert_true(s.least[1] == 79 && s.most[1] == 80);
+	tern_snapshot_fini(&s);
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(wrong); i++) {
+		char to[80];
+
+		snprintf(to, sizeof(to), "%s\"no\":1", wrong[i]);
+		assert_int_equal(read_async(right, to, &s), -EINVAL);
+		assert_non_null(strstr(why.text, "applied: expected"));
+	}
+}
+
+static void check_async_differs(const struct tern_ps_job *job, const char *expected)
+{
+	uint64_t steps[] = {20, 180};
+	struct tern_snapshot s = {
+		.id = {200, 5}, .job = async_job(), .least = steps, .most = steps};
+
+	assert_int_equal(tern_snapshot_differs(&s, job, "worker 0", &why), !!expected);
+	if (expected && !strstr(why.text, expected))
+		fail_msg("expected \"%s\", got \"%s\"", expected, why.text);
+}
+
+static void test_an_async_job_goes_on_with_as_many_workers(void **state)
+{
+	struct tern_ps_job job = async_job();
+
+	(void)state;
+	job.server_count = 1;
+	job.steps = 360;
+	strcpy(job.arithmetic, "another");
+	check_async_differs(&job, NULL);
+	job.steps = 359;
+	check_async_differs(
+		&job, "worker 1 makes 179, and it has made 180: go on with 360");
+	job = async_job();
+	job.workers = 3;
+	check_async_differs(&job, "divided among 2: go on with 2 workers");
+	check_async_differs(&(struct tern_ps_job){.steps = 1000}, "mode");
+	job = async_job();
+	job.ssp = 3;
+	check_async_differs(&job, "mode: worker 0 has ssp:2, the job async");
+}
+
 /* ---- the search ---- */
 
 struct searcher {
@@ -556,6 +647,8 @@ int main(void)
 		cmocka_unit_test(test_a_part_without_a_vector_is_refused_with_its_name),
 		cmocka_unit_test(test_a_job_of_other_processes_may_go_on),
 		cmocka_unit_test(test_another_job_may_not_go_on),
+		cmocka_unit_test(test_the_steps_of_each_async_worker_are_read_back),
+		cmocka_unit_test(test_an_async_job_goes_on_with_as_many_workers),
 		cmocka_unit_test(test_the_newest_that_is_whole_is_found),
 		cmocka_unit_test(test_a_changed_snapshot_is_passed_over),
 	};
