@@ -70,6 +70,23 @@ static void print_job(struct output *out, const struct tern_snapshot *s)
 	output_line(out, "servers     %u", job->server_count);
 }
 
+/* Async: how many steps of each worker the snapshot has. */
+static void print_applied(struct output *out, const struct tern_snapshot *s)
+{
+	if (!s->least)
+		return;
+	output_line(out, "applied     steps of each worker");
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		char torn[48] = "";
+
+		if (s->most[i] > s->least[i])
+			snprintf(torn, sizeof(torn), " to %llu, torn",
+				(unsigned long long)s->most[i]);
+		output_line(out, "  worker %-4u %llu%s", i,
+			(unsigned long long)s->least[i], torn);
+	}
+}
+
 static void print(struct output *out, const struct checkpoint *c)
 {
 	const struct tern_snapshot *s = &c->snapshot;
@@ -77,6 +94,7 @@ static void print(struct output *out, const struct checkpoint *c)
 	output_line(out, "snapshot    %s in %.300s", tern_snapshot_short_name(s->id).text,
 		c->directory);
 	print_job(out, s);
+	print_applied(out, s);
 	output_line(out, "tensors     %u, with %llu elements", s->job.param_count,
 		(unsigned long long)s->job.element_count);
 	for (uint32_t i = 0; i < s->job.param_count; i++) {
@@ -139,6 +157,17 @@ static json_t *parts_json(const struct tern_snapshot *s)
 	return list;
 }
 
+/* NULL in sync mode. */
+static json_t *applied_json(const struct tern_snapshot *s)
+{
+	json_t *list = s->least ? json_array() : NULL;
+
+	for (uint32_t i = 0; list && i < s->job.workers; i++)
+		json_array_append_new(list, json_pack("[I, I]", (json_int_t)s->least[i],
+						    (json_int_t)s->most[i]));
+	return list;
+}
+
 int checkpoint_show(struct checkpoint_call *call)
 {
 	struct checkpoint c;
@@ -148,11 +177,11 @@ int checkpoint_show(struct checkpoint_call *call)
 	if (checkpoint_open(call->paths[0], &c, &error) < 0)
 		return command_refuse(&checkpoint_command, "%s", error.text);
 	if (call->out.json)
-		output_json(json_pack("{ss so sI so so so}", "snapshot",
+		output_json(json_pack("{ss so sI so so so so*}", "snapshot",
 			tern_snapshot_short_name(s->id).text, "directory",
 			report_text(c.directory), "step", (json_int_t)s->id.step, "job",
 			job_json(&s->job), "tensors", tensors_json(&s->job), "parts",
-			parts_json(s)));
+			parts_json(s), "applied", applied_json(s)));
 	else
 		print(&call->out, &c);
 	checkpoint_close(&c);

@@ -29,11 +29,12 @@ int snapshots_parse_every(const char *text, void *at, struct message *why);
 /* Rows for a table of options; `field` of its settings is a struct snapshot_settings. */
 #define SNAPSHOT_OPTIONS(settings, field)                                                \
 	OPTION(TEXT, "snapshots", "DIR",                                                 \
-		"save the state of the training there regularly (--mode sync); the "     \
-		"same directory for all servers",                                        \
+		"save the state of the training there regularly; the same directory "    \
+		"for all servers",                                                       \
 		settings, field.directory),                                              \
 		OPTION(CUSTOM, "snapshot-every", "N|Ns|Nm|Nh",                           \
-			"save every N steps, or every N seconds, minutes or hours",      \
+			"save every N steps, or every N seconds, minutes or hours; in "  \
+			"async mode each worker's gradient is a step",                   \
 			settings, field.every, .initial = "10m",                         \
 			.parse = snapshots_parse_every),                                 \
 		OPTION(COUNT, "snapshot-keep", "K",                                      \

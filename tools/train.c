@@ -696,10 +696,6 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 {
 	int r = job_check(&s->job, error);
 
-	if (r == 0 && s->job.mode.kind != TERN_MODE_SYNC &&
-		(s->launch.snapshots.directory || s->launch.snapshots.resume))
-		r = options_refuse(error, "--%s needs --mode sync",
-			s->launch.snapshots.directory ? "snapshots" : "resume");
 	if (r == 0)
 		r = check_replicas(s, error);
 	if (r == 0)
@@ -722,7 +718,8 @@ static struct launch_opts launch_opts(const struct train_settings *s)
 		.workers = s->job.workers,
 		.all_workers = s->job.workers,
 		.followers = s->launch.replicas == 2 ? s->job.servers : 0,
-		.goes_back = restart_is_wanted(&s->launch),
+		.goes_back = restart_is_wanted(&s->launch) &&
+			     s->job.mode.kind == TERN_MODE_SYNC,
 		.json = s->job.json,
 	};
 }
