@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tests/system/sim/cuts.h"
 
 struct history history;
 
@@ -28,7 +29,7 @@ struct tern_file_op history_list(void)
 	return op;
 }
 
-static const void *contents(struct tern_snapshot_name name, size_t *bytes)
+const void *history_contents(struct tern_snapshot_name name, size_t *bytes)
 {
 	char path[100];
 
@@ -42,13 +43,13 @@ bool history_is_whole(struct tern_snapshot_id id)
 	struct tern_snapshot s;
 	struct tern_ps_text why;
 	size_t bytes;
-	const void *data = contents(tern_snapshot_manifest_name(id), &bytes);
+	const void *data = history_contents(tern_snapshot_manifest_name(id), &bytes);
 	bool whole = true;
 
 	if (!data || tern_snapshot_decode(data, bytes, &s, &why) < 0)
 		return false;
 	for (uint32_t i = 0; i < s.part_count && whole; i++) {
-		data = contents(tern_snapshot_part_name(id, i), &bytes);
+		data = history_contents(tern_snapshot_part_name(id, i), &bytes);
 		whole = data && tern_snapshot_check_part(&s, i, data, bytes, &why);
 	}
 	tern_snapshot_fini(&s);
@@ -97,6 +98,8 @@ static void published(struct job *j, const struct tern_server_snapshot *snapshot
 		snapshot->step != history.damaged_step)
 		history_complain(
 			"one that is published cannot be loaded", snapshot->step);
+	if (snapshot->path && j->async)
+		cuts_check(j, snapshot->path);
 	if (snapshot->path && history.apart && j->servers > 1)
 		history_complain("a part of it is on another disk", snapshot->step);
 	if (!snapshot->path && !history.faults && !history.fell && !j->has_lost &&
@@ -143,7 +146,7 @@ bool history_damage(void)
 		return false;
 	name = history_below(4) == 0 ? tern_snapshot_manifest_name(id)
 				     : tern_snapshot_part_name(id, 0);
-	data = contents(name, &bytes);
+	data = history_contents(name, &bytes);
 	copy = malloc(bytes + 1);
 	tern_assert(copy && bytes > 1);
 	memcpy(copy, data, bytes);

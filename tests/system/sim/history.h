@@ -37,6 +37,8 @@ uint64_t history_below(uint64_t n);
 void history_complain(const char *what, uint64_t step);
 /* The names of the files, as TERN_FILE_LIST gives them; the caller frees op.data. */
 struct tern_file_op history_list(void);
+/* A file of the snapshots. NULL: it is not there. */
+const void *history_contents(struct tern_snapshot_name name, size_t *bytes);
 /* True if the snapshot can be loaded. */
 bool history_is_whole(struct tern_snapshot_id id);
 /* The newest snapshot that can be loaded, and how many can. False: there is none. */

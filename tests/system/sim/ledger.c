@@ -203,6 +203,20 @@ uint64_t ledger_steps_in(
 	return steps;
 }
 
+bool ledger_has_steps(
+	const struct job *j, const float *chunk, unsigned worker, uint64_t steps)
+{
+	uint64_t step = 0;
+
+	for (uint64_t number = worker; number < j->plan.steps; number += j->workers) {
+		float times = roundf(-chunk[record_at(j, number)]);
+
+		if (times != (step++ < steps ? 1.0f : 0.0f))
+			return false;
+	}
+	return true;
+}
+
 /* The results reported by the worker that saved the parameters. */
 static const struct tern_worker_results *said(const struct job *j)
 {
@@ -306,7 +320,7 @@ bool ledger_run(struct job *job, uint64_t seed, bool verbose, uint64_t *hash)
 		job->plan.steps = 200 / job->plan.slots;
 	}
 	if (job->async)
-		job->plan.steps = (job->ssp ? 6 : 3) * job->workers + 1;
+		job->plan.steps = (job->ssp || job->perform ? 6 : 3) * job->workers + 1;
 	if (!job->engine)
 		job->engine = ledger_engine;
 	job->engine_arg = &model;

@@ -25,6 +25,10 @@ int ledger_count_records(struct tern_engine *engine,
  * applied in order. */
 uint64_t ledger_steps_in(
 	const struct job *j, const float *w, unsigned worker, unsigned chunk);
+/* Async mode: true if the chunk, whose parameters begin at `chunk`, has the first `steps` steps of the
+ * worker once each, and no other of it. */
+bool ledger_has_steps(
+	const struct job *j, const float *chunk, unsigned worker, uint64_t steps);
 /* Writes to `gradient` the elements first to first + count - 1 of the gradient of a slot
  * that has this one record, computed from this version. */
 void ledger_fill(uint64_t record, uint64_t version, float *gradient, uint64_t first,

@@ -51,6 +51,7 @@ static const struct {
 	{"rejoin-session", scenario_rejoin_session, 50, NULL},
 	{"balance", scenario_balance, 50, NULL},
 	{"snapshots", scenario_snapshots, 50, NULL},
+	{"async-snapshots", scenario_async_snapshots, 50, NULL},
 	{"back", scenario_back, 50, NULL},
 	{"back-session", scenario_back_session, 50, NULL},
 	{"follow", scenario_follow, 50, NULL},
