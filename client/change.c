@@ -58,6 +58,7 @@ static void begin(struct tern_worker *w, uint64_t version)
 {
 	w->own_version = version;
 	w->begun = true;
+	keep_begin(w, version);
 	if (w->opts.begun)
 		w->opts.begun(w->opts.arg, version);
 	report_say(w);
@@ -123,7 +124,7 @@ void change_on_yours(struct worker_server *s, const json_t *message)
 	else if (r < 0)
 		worker_give_up(w, r, "no memory for the gradient of one more slot: %s",
 			tern_status_text(r));
-	else
+	else if (w->begun || keep_hear(s, message))
 		take_over(w, (uint64_t)version, (uint32_t)finisher);
 }
 

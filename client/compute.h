@@ -158,6 +158,9 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count);
  * has a gradient of a tensor, the tensor is not updated. */
 void tern_work_unpushed(struct tern_work *work, uint32_t param);
 
+/* Gives the job a blob (ps/blob.h) with a work of slot 0 in sync mode; the last one counts. -ENOMEM. */
+int tern_work_keep(struct tern_work *work, const void *bytes, size_t size);
+
 /* The computer is alive, so this worker is not taken for one that hangs. For what takes long
  * besides the gradient, such as an evaluation of the slot's parameters. */
 void tern_work_goes_on(struct tern_work *work);

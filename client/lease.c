@@ -164,7 +164,8 @@ void worker_on_late(struct worker_server *s, const json_t *message)
 	struct tern_worker *w = s->worker;
 	const json_t *silent = json_object_get(message, "silent_ns");
 	json_int_t silent_ns = json_integer_value(silent);
-	bool worked = tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
+	bool worked = w->keep.awaited ||
+		      tern_now_ns(w->env) - w->worked_ns < (uint64_t)silent_ns;
 	/* A worker that waits for its next attempt to save counts as saving: another
 	 * worker would perhaps not be able to save either. */
 	bool saves = w->saving || w->save_timer.place;

@@ -147,6 +147,19 @@ static void note(void *arg, const char *text)
 	session_note(arg, text);
 }
 
+/* The worker has begun with this blob. */
+static void kept(void *arg, const struct tern_blob *blob)
+{
+	struct tern_session *s = arg;
+
+	if (tern_blob_copy(&s->kept, blob) < 0) {
+		tern_worker_stop(s->worker, "no memory for the blob of the job");
+		return;
+	}
+	s->is_kept_known = true;
+	tell(s);
+}
+
 static void lost(void *arg, uint32_t worker, const char *text)
 {
 	(void)worker;
@@ -266,6 +279,7 @@ void tern_session_free(struct tern_session *s)
 	free(s->values_of);
 	free(s->slot.pushed);
 	free(s->verify.digests);
+	tern_blob_fini(&s->kept);
 	free(s);
 }
 
@@ -281,6 +295,7 @@ int session_join(struct tern_session *s, const float *const *given,
 		.given = given,
 		.pools = pools,
 		.note = note,
+		.kept = kept,
 		.lost = lost,
 		.waiting = note,
 		.ended = ended,
@@ -695,6 +710,51 @@ int tern_slot_fail(struct tern_slot *slot, const char *text)
 bool tern_slot_is_revoked(const struct tern_slot *slot)
 {
 	return slot->revoked;
+}
+
+/* ---- the job's blob ---- */
+
+int tern_slot_keep(struct tern_slot *slot, const void *bytes, size_t size)
+{
+	struct tern_session *s = slot->session;
+
+	if (!slot->held)
+		return has_ended(slot);
+	if (s->job.mode != TERN_MODE_SYNC)
+		return session_complain(
+			s, -EINVAL, "a blob of the job: only jobs in sync mode keep one");
+	if (size > TERN_KEEP_MAX)
+		return session_complain(s, -E2BIG,
+			"a blob of the job: expected at most %u bytes, got %zu: declare "
+			"a tensor for more",
+			TERN_KEEP_MAX, size);
+	if (slot->revoked || slot->now.slot != 0)
+		return 0;
+	if (slot->early)
+		return -EAGAIN;
+	return tern_work_keep(slot->work, bytes, size) < 0
+		       ? session_complain(
+				 s, -ENOMEM, "no memory for a blob of %zu bytes", size)
+		       : 1;
+}
+
+int tern_session_kept(struct tern_session *s, void *bytes, size_t *size, uint64_t *step)
+{
+	size_t room = *size;
+
+	if (!s->started)
+		return session_complain(s, -EINVAL, "the session has not started");
+	if (!s->is_kept_known)
+		return s->ended ? how_it_ended(s) : -EAGAIN;
+	*size = s->kept.bytes;
+	*step = s->kept.step;
+	if (room < s->kept.bytes)
+		return session_complain(s, -E2BIG,
+			"the blob of the job has %zu bytes, and there is room for %zu",
+			s->kept.bytes, room);
+	if (s->kept.bytes)
+		memcpy(bytes, s->kept.data, s->kept.bytes);
+	return 0;
 }
 
 /* ---- what is shown ---- */

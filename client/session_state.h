@@ -12,6 +12,7 @@
 #include "client/verify.h"
 #include "client/worker.h"
 #include "kernels/kernels.h"
+#include "ps/blob.h"
 #include "ps/job.h"
 #include "ps/view.h"
 #include "transport/context.h"
@@ -119,6 +120,9 @@ struct tern_session {
 	struct tern_evaluation *evaluation; /* this worker is the finisher */
 	bool was_finisher; /* and was told so, perhaps before it has finished */
 	struct session_back back;
+	/* The blob that the worker has begun with; is_kept_known: one has. */
+	struct tern_blob kept;
+	bool is_kept_known;
 	/* The job is complete, and its memory is its own; before that, the tensors' names
 	 * are the session's. */
 	bool settled;

@@ -101,18 +101,27 @@ uint64_t tern_work_record(const struct tern_work *work, uint32_t j)
 	return tern_permutation_at(work->seed, work->record_count, work->first + j);
 }
 
+/* Sends the chunks that are final. The last one may have to wait (keep.c). */
+static void send_ready(struct tern_worker *w, struct room *room)
+{
+	uint32_t chunk;
+
+	while (room->state == ROOM_COMPUTING &&
+		(w->ready.taken + 1 < w->plan.chunk_count || !keep_holds_last(w)) &&
+		ready_take(&w->ready, &chunk))
+		send_chunk(w, room, chunk);
+}
+
 void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count)
 {
 	struct room *room = room_of(work);
 	struct tern_worker *w = room->worker;
-	uint32_t chunk;
 
 	tern_assert(room->state != ROOM_IDLE);
 	if (room->state == ROOM_REVOKED)
 		return;
 	ready_say(&w->ready, first, count);
-	while (room->state == ROOM_COMPUTING && ready_take(&w->ready, &chunk))
-		send_chunk(w, room, chunk);
+	send_ready(w, room);
 }
 
 void tern_work_unpushed(struct tern_work *work, uint32_t param)
@@ -137,15 +146,15 @@ static bool let_go(struct room *room)
 	return !revoked;
 }
 
-void tern_work_end(struct tern_work *work, double loss)
+void slots_end(struct tern_worker *w, double loss)
 {
-	struct tern_worker *w = room_of(work)->worker;
 	struct slot *slot = w->slot;
+	struct room *room = w->room;
 
-	if (!let_go(room_of(work)))
+	w->keep.slot_ends = true;
+	send_ready(w, room);
+	if (!let_go(room))
 		return;
-	w->worked_ns = tern_now_ns(w->env);
-	w->slot_ns = w->worked_ns - room_of(work)->begun_ns;
 	w->record_count += w->job.batch;
 	/* Every chunk was sent: else the servers would wait for the rest for ever. */
 	tern_assert(w->ready.taken == w->plan.chunk_count);
@@ -157,16 +166,31 @@ void tern_work_end(struct tern_work *work, double loss)
 			isnan(loss) ? "nan" : "infinite");
 		return;
 	}
-	twice_say(w, room_of(work));
+	twice_say(w, room);
 	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
-	w->step_weight += work->weight;
-	w->step_loss += loss * work->weight;
+	w->step_weight += room->work.weight;
+	w->step_loss += loss * room->work.weight;
 	if (slot->moved)
 		slots_remove(w, slot);
 	if (slots_complete_step(w))
 		return;
 	slots_run(w);
 	early_run(w);
+}
+
+void tern_work_end(struct tern_work *work, double loss)
+{
+	struct room *room = room_of(work);
+	struct tern_worker *w = room->worker;
+
+	if (room->state == ROOM_REVOKED) {
+		let_go(room);
+		return;
+	}
+	w->worked_ns = tern_now_ns(w->env);
+	w->slot_ns = w->worked_ns - room->begun_ns;
+	if (!keep_awaits(w, loss))
+		slots_end(w, loss);
 }
 
 void tern_work_fail(struct tern_work *work, int status, const char *text)
@@ -250,6 +274,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	w->is_announced = false;
 	ready_begin(&w->ready);
 	marks_begin(w);
+	keep_begin_slot(w);
 	enter(room, ROOM_COMPUTING);
 	w->opts.computer->ops->begin(w->opts.computer, &room->work);
 }
@@ -293,7 +318,9 @@ void slots_revoke(struct tern_worker *w)
 		return;
 	w->computing = false;
 	enter(w->room, ROOM_REVOKED);
-	if (w->opts.computer->ops->revoke)
+	if (keep_stop(w))
+		enter(w->room, ROOM_IDLE);
+	else if (w->opts.computer->ops->revoke)
 		w->opts.computer->ops->revoke(w->opts.computer, &w->room->work);
 }
 

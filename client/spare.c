@@ -22,6 +22,7 @@ void spare_maybe_begin(struct tern_worker *w)
 		return;
 	w->begun = true;
 	report_say(w);
+	keep_begin(w, w->first_version);
 	if (w->opts.begun)
 		w->opts.begun(w->opts.arg, w->first_version);
 }

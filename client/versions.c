@@ -70,6 +70,8 @@ void versions_complete(struct tern_worker *w, uint64_t version)
 	}
 	if (version > w->own_version)
 		report_step(w);
+	if (!w->begun)
+		keep_begin(w, w->own_version);
 	if (!w->begun && w->opts.begun)
 		w->opts.begun(w->opts.arg, w->own_version);
 	w->begun = true;

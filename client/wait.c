@@ -69,6 +69,9 @@ static void name_cause(const struct tern_worker *w, char *text, size_t bytes)
 			w->has_given ? "other workers or servers to join, or the initial "
 				       "values that a worker gives"
 				     : "other workers or servers to join");
+	else if (w->keep.awaited)
+		snprintf(text, bytes, "server 0 to keep the blob of step %llu",
+			(unsigned long long)w->version + 1);
 	else if (w->computing)
 		snprintf(text, bytes, "its own computation");
 	else if (has_all_parameters(w))

@@ -453,6 +453,8 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		differs(s, (uint64_t)version, number);
 		return;
 	}
+	if (!keep_hear(s, message))
+		return;
 	if (!is_welcome(w) || (uint64_t)version < w->first_version)
 		w->first_version = (uint64_t)version;
 	w->first_number = number;
@@ -533,6 +535,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		change_on_yours(s, message);
 	} else if (strcmp(type, "grown") == 0) {
 		change_on_grown(s, message);
+	} else if (strcmp(type, "kept") == 0) {
+		keep_on_kept(s, message);
 	} else if (strcmp(type, "moved") == 0) {
 		change_on_moved(s, message);
 	} else if (strcmp(type, "last") == 0) {
@@ -813,6 +817,7 @@ void tern_worker_free_for_next(struct tern_worker *w, struct tern_worker_pools *
 	change_fini(w);
 	slots_fini(w);
 	give_fini(w);
+	keep_fini(w);
 	versions_fini(w);
 	*pools = (struct tern_worker_pools){.values = w->pool, .bf16 = w->bf16_pool};
 	tern_pool_free(w->talk_pool);

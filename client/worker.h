@@ -14,6 +14,7 @@
 
 #include <tern/context.h>
 
+#include "ps/blob.h"
 #include "ps/job.h"
 #include "ps/vector.h"
 
@@ -144,6 +145,9 @@ struct tern_worker_opts {
 	/* All processes are connected and the steps begin, from first_step on: 0, or the
 	 * step of a snapshot. May be NULL. */
 	void (*begun)(void *arg, uint64_t first_step);
+	/* Called before begun(): the blob of the job (ps/blob.h) that belongs to first_step; its step
+	 * is 0 if there is none. Valid during the call. May be NULL. */
+	void (*kept)(void *arg, const struct tern_blob *blob);
 	void (*progress)(void *arg, const struct tern_worker_progress *progress);
 	/* Something worth a log line has happened; may be NULL. */
 	void (*note)(void *arg, const char *text);

@@ -4,6 +4,7 @@
  *
  *     worker.c    joining, the end
  *     versions.c  parameters: two buffers, one in use, one being received
+ *     keep.c      the job's blob
  *     give.c      initial values that this worker has, and gives to the servers
  *     slots.c     gradients: begun slot by slot, sent while they are computed
  *     early.c     the next slot, while its parameters arrive
@@ -246,6 +247,14 @@ struct tern_worker {
 	uint64_t joined_ns;
 	struct tern_timer places_timer;
 
+	struct worker_keep {            /* keep.c */
+		struct tern_blob given; /* in the present slot; step 0: none */
+		bool slot_ends;         /* the slot's last part may be sent */
+		bool awaited; /* the slot has ended, with this loss, but for server 0's answer */
+		double loss;
+		struct tern_blob begins[TERN_BLOBS]; /* until the steps begin */
+	} keep;
+
 	/* report.c */
 	struct tern_metrics metrics;
 	bool metric_is_new[TERN_METRICS_MAX]; /* by metric: server 0 was not told of it */
@@ -314,6 +323,23 @@ void versions_receive(struct tern_worker *w, uint64_t version);
 void versions_pull(struct tern_worker *w);
 const struct tern_buf *versions_current(const struct tern_worker *w);
 
+/* keep.c */
+/* A slot begins, in which no blob was given yet. */
+void keep_begin_slot(struct tern_worker *w);
+/* True if the last part of the present slot's gradient must not be sent yet. */
+bool keep_holds_last(const struct tern_worker *w);
+/* The computer has ended the slot. True: slots_end() follows when server 0 has the blob, unless the
+ * slot is revoked before. */
+bool keep_awaits(struct tern_worker *w, double loss);
+/* The slot is revoked. True: the computer has ended it, and server 0's answer is not needed. */
+bool keep_stop(struct tern_worker *w);
+void keep_on_kept(struct worker_server *s, const json_t *message);
+/* Takes the blobs of "welcome" or "yours". False: they were wrong, and the worker has failed. */
+bool keep_hear(struct worker_server *s, const json_t *message);
+/* The steps of this worker begin with this version: says which blob belongs to it. */
+void keep_begin(struct tern_worker *w, uint64_t version);
+void keep_fini(struct tern_worker *w);
+
 /* give.c */
 int give_init(struct tern_worker *w);
 void give_fini(struct tern_worker *w);
@@ -328,6 +354,8 @@ void slots_fini(struct tern_worker *w);
 /* Begins the next slot if that is possible now. Called when a version is complete, a
  * buffer is free, or a slot was computed or added. */
 void slots_run(struct tern_worker *w);
+/* Ends the slot that the computer has ended: its last part can be sent. */
+void slots_end(struct tern_worker *w, double loss);
 /* Revokes the slot that is being computed, if there is one: its gradient is not needed any
  * more. */
 void slots_revoke(struct tern_worker *w);

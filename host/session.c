@@ -222,6 +222,23 @@ static bool knows_finisher(struct shared_waiter *waiter)
 	return keep_answer(w, tern_session_finisher(w->session));
 }
 
+struct kept_waiter {
+	struct session_waiter wait;
+	void *bytes;
+	size_t size;
+	uint64_t step;
+};
+
+static bool knows_kept(struct shared_waiter *waiter)
+{
+	struct session_waiter *wait =
+		tern_container_of(waiter, struct session_waiter, waiter);
+	struct kept_waiter *w = tern_container_of(wait, struct kept_waiter, wait);
+
+	return keep_answer(
+		wait, tern_session_kept(wait->session, w->bytes, &w->size, &w->step));
+}
+
 static bool has_ended(struct shared_waiter *waiter)
 {
 	struct session_waiter *w =
@@ -391,6 +408,30 @@ int tern_shared_fail(struct tern_shared *shared, struct tern_slot *slot, const c
 	if (r < 0)
 		return r;
 	return leave(shared, session_of_slot(slot), tern_slot_fail(slot, text));
+}
+
+int tern_shared_keep(struct tern_shared *shared, struct tern_slot *slot,
+	const void *bytes, size_t size)
+{
+	int r = enter_here(shared, slot, TERN_ALL_TENSORS, TERN_NEVER);
+
+	if (r < 0)
+		return r;
+	return leave(shared, session_of_slot(slot), tern_slot_keep(slot, bytes, size));
+}
+
+int tern_shared_kept(struct tern_shared *shared, struct tern_session *s, void *bytes,
+	size_t *size, uint64_t *step, uint64_t timeout_ns)
+{
+	struct kept_waiter w = {.wait = {.waiter.is_answered = knows_kept, .session = s},
+		.bytes = bytes,
+		.size = *size};
+	int r = wait_for(shared, &w.wait, timeout_ns);
+
+	if (r == 0 || r == -E2BIG)
+		*size = w.size;
+	*step = w.step;
+	return r;
 }
 
 int tern_shared_metric(struct tern_shared *shared, struct tern_session *s,

@@ -117,34 +117,32 @@ static bool digest_of(const json_t *root, struct digest_text *out)
 }
 
 /* [[least, most], ...] by worker. */
-static json_t *encode_applied(
-	const struct tern_ps_job *job, const uint64_t *least, const uint64_t *most)
+static json_t *encode_applied(const struct tern_snapshot *s)
 {
 	json_t *list = json_array();
 
-	for (uint32_t i = 0; i < job->workers; i++)
-		json_array_append_new(list,
-			json_pack("[I, I]", (json_int_t)least[i], (json_int_t)most[i]));
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		json_array_append_new(list, json_pack("[I, I]", (json_int_t)s->least[i],
+						    (json_int_t)s->most[i]));
 	return list;
 }
 
-char *tern_snapshot_encode(struct tern_snapshot_id id, const struct tern_ps_job *job,
-	const struct tern_plan *plan, const struct tern_snapshot_part *parts,
-	const uint64_t *least, const uint64_t *most)
+char *tern_snapshot_encode(const struct tern_snapshot *s, const struct tern_plan *plan)
 {
-	json_t *list = json_array(), *root;
+	const struct tern_ps_job *job = &s->job;
+	json_t *list = json_array(), *kept = tern_blob_json(&s->blob), *root;
 	struct digest_text digest;
 	char *text = NULL;
 
 	for (uint32_t i = 0; i < job->server_count; i++)
-		json_array_append_new(list, encode_part(id, plan, &parts[i], i));
-	root = json_pack("{s:s, s:I, s:I, s:o, s:o}", "format", FORMAT, "step",
-		(json_int_t)id.step, "number", (json_int_t)id.number, "job",
-		tern_ps_job_json(job), "parts", list);
+		json_array_append_new(list, encode_part(s->id, plan, &s->parts[i], i));
+	root = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o*}", "format", FORMAT, "step",
+		(json_int_t)s->id.step, "number", (json_int_t)s->id.number, "job",
+		tern_ps_job_json(job), "parts", list, "blob", kept);
 	if (job->mode == TERN_MODE_ASYNC)
-		json_object_set_new(root, "applied", encode_applied(job, least, most));
-	if (root && json_array_size(list) == job->server_count &&
-		digest_of(root, &digest) &&
+		json_object_set_new(root, "applied", encode_applied(s));
+	if (root && (kept || !s->blob.step) &&
+		json_array_size(list) == job->server_count && digest_of(root, &digest) &&
 		json_object_set_new(root, "digest", json_string(digest.text)) == 0)
 		text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
 	json_decref(root);
@@ -258,6 +256,17 @@ static int check_digest(json_t *root, struct tern_ps_text *why)
 				  "changed");
 }
 
+/* Reads the blob of a snapshot of this step, if it has one. */
+static int decode_blob(const json_t *blob, uint64_t step, struct tern_snapshot *out,
+	struct tern_ps_text *why)
+{
+	int r = blob ? tern_blob_read(blob, step, &out->blob) : 0;
+
+	return r == -EINVAL ? bad(why, "blob: expected at most 65536 bytes in base64, of "
+				       "a step from 1 to that of the snapshot")
+			    : r;
+}
+
 static int decode(const json_t *root, struct tern_snapshot *out, struct tern_ps_text *why)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
@@ -281,6 +290,8 @@ static int decode(const json_t *root, struct tern_snapshot *out, struct tern_ps_
 		r = -ENOMEM;
 	if (r == 0)
 		r = decode_parts(json_object_get(root, "parts"), &plan, seen, out, why);
+	if (r == 0)
+		r = decode_blob(json_object_get(root, "blob"), out->id.step, out, why);
 	free(seen);
 	tern_plan_fini(&plan);
 	if (r == 0 && out->job.mode == TERN_MODE_ASYNC)
@@ -318,6 +329,7 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot)
 	free(snapshot->parts);
 	free(snapshot->least);
 	free(snapshot->most);
+	tern_blob_fini(&snapshot->blob);
 	tern_ps_job_fini(&snapshot->job);
 	*snapshot = (struct tern_snapshot){0};
 }

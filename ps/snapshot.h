@@ -11,7 +11,8 @@
  * The manifest is written when all parts are on disk: a snapshot with a manifest is complete.
  * The manifest has the job, and the size, the digest and the chunks of each part. So a part
  * that was cut or changed since is noticed, and the snapshot can be loaded into any number of
- * servers.
+ * servers. It also has the newest blob of the job (ps/blob.h) of a step up to its own, if
+ * there is one.
  *
  * A part is a safetensors file. For chunk c it has "w.c", the parameters; if the optimizer
  * keeps them, "m.c" and "v.c"; and if a slot has not pushed all tensors (server/skip.c),
@@ -25,6 +26,7 @@
 #define TERN_PS_SNAPSHOT_H
 
 #include "base/env.h"
+#include "ps/blob.h"
 #include "ps/job.h"
 #include "ps/plan.h"
 #include "ps/safetensors.h"
@@ -76,14 +78,14 @@ struct tern_snapshot {
 	/* async: by worker, how many of its steps all chunks have, and how many some chunk has. Sync
 	 * mode: NULL. */
 	uint64_t *least, *most;
+	struct tern_blob blob; /* step 0: there is none */
 };
 
-/* The contents of a manifest, as text from malloc(), for parts with the chunks of `plan`, by
- * server; `parts` has sizes and digests. least, most: as in struct tern_snapshot. NULL: no
+/* The contents of the manifest of a snapshot whose parts have the chunks of `plan`, by server, and
+ * their sizes and digests, as text from malloc(). Nothing of the snapshot is changed or kept. NULL: no
  * memory. */
-char *tern_snapshot_encode(struct tern_snapshot_id id, const struct tern_ps_job *job,
-	const struct tern_plan *plan, const struct tern_snapshot_part *parts,
-	const uint64_t *least, const uint64_t *most);
+char *tern_snapshot_encode(
+	const struct tern_snapshot *snapshot, const struct tern_plan *plan);
 
 /* Reads a manifest, and checks that each chunk of the job is in one part. -EINVAL with the
  * reason in why->text; -ENOMEM. Freed with tern_snapshot_fini(). */

@@ -156,6 +156,13 @@
  *                      before it: receive this gradient early
  *   server 0 -> worker {"type":"finished"}: a worker has said bye
  *
+ * The blob of the job (server/blobs.c), which is {"step":b, "bytes":n, "data":base64}:
+ *
+ *   worker -> server 0 {"type":"keep", "blob":{...}}: what the program has given in slot 0 of step b - 1
+ *   server 0 -> worker {"type":"kept", "step":b}: it is here, also at server 0's follower
+ *   server 0 -> worker "welcome" and "yours" with "blobs":[{...}, ...]: at most 2, of which the
+ *                      newest up to the worker's first version counts
+ *
  * When a worker joins during the steps, in the place of a lost one (server/change.c):
  *
  *   server -> worker   "welcome" as above, with "running":true

@@ -33,6 +33,7 @@
  * version from which on it sends no more ("gave"). What it has sent before is refused, as
  * gradients are that come twice (lease.c).
  */
+#include "server/blobs.h"
 #include "server/follow.h"
 #include "server/membership.h"
 
@@ -555,9 +556,10 @@ static size_t tell_slots(struct server_peer *p, const struct plan *plan, uint64_
 			json_array_append_new(slots, json_integer(plan->moves[i].slot));
 	count = json_array_size(slots);
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:I, s:I, s:o}", "type", "yours", "version",
+		json_pack("{s:s, s:I, s:I, s:I, s:o, s:o}", "type", "yours", "version",
 			(json_int_t)version, "generation", (json_int_t)s->generation,
-			"finisher", (json_int_t)lease_finisher(s), "slots", slots));
+			"finisher", (json_int_t)lease_finisher(s), "slots", slots,
+			"blobs", blobs_json(s, version)));
 	return count;
 }
 

@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "ps/marks.h"
+#include "server/blobs.h"
 #include "server/membership.h"
 
 /* Bytes of states that are copied or on their way; one state is allowed in any case. */
@@ -67,6 +68,8 @@ struct follow {
 	uint32_t complete_count; /* chunks that have acknowledged an update */
 	uint64_t state_bytes;    /* of STATES_MOST */
 	bool complete;
+	/* Versions of the blobs that were sent, and acknowledged; 0: none. */
+	uint64_t blob_sent, blob_acked, blob_ns;
 	struct tern_timer timer;
 	uint64_t due_ns; /* when the timer is to fire */
 };
@@ -235,6 +238,7 @@ void follow_left(struct server_peer *p, const char *why)
 	if (TERN_TAKE(f->complete) && !s->over)
 		tell_all(f);
 	publish_all(s);
+	blobs_followed(s, UINT64_MAX);
 	maybe_free(f);
 }
 
@@ -473,6 +477,8 @@ static void is_late(struct tern_timer *timer)
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		if (f->chunks[i].sent != f->chunks[i].acked || f->chunks[i].sending)
 			oldest_ns = TERN_MIN(oldest_ns, f->chunks[i].sent_ns);
+	if (f->blob_sent != f->blob_acked)
+		oldest_ns = TERN_MIN(oldest_ns, f->blob_ns);
 	if (oldest_ns == UINT64_MAX)
 		return;
 	if (now_ns - f->due_ns > s->tick_ns) {
@@ -486,6 +492,40 @@ static void is_late(struct tern_timer *timer)
 	snprintf(why, sizeof(why), "it has not acknowledged an update for %.3g s",
 		(double)s->opts.worker_timeout_ns / 1e9);
 	drop(f, why);
+}
+
+bool follow_send_blob(struct tern_server *s)
+{
+	struct follow *f = s->follow;
+
+	if (!f || !f->peer)
+		return false;
+	f->blob_sent = s->blobs[0].step;
+	f->blob_ns = tern_now_ns(s->env);
+	tern_talk_say(&f->peer->talk, json_pack("{s:s, s:o}", "type", "blob", "blob",
+					      tern_blob_json(&s->blobs[0])));
+	if (!f->timer.place)
+		watch(f, f->blob_ns);
+	return true;
+}
+
+bool follow_owes_blob(const struct tern_server *s)
+{
+	return s->follow && s->follow->peer &&
+	       s->follow->blob_sent != s->follow->blob_acked;
+}
+
+void follow_on_blob(struct server_peer *follower, const json_t *message)
+{
+	struct follow *f = follower->server->follow;
+	json_int_t step = json_integer_value(json_object_get(message, "step"));
+
+	if (step < 1 || (uint64_t)step > f->blob_sent) {
+		server_refuse(follower, "it acknowledges a blob that it was not sent");
+		return;
+	}
+	f->blob_acked = (uint64_t)step;
+	blobs_followed(follower->server, f->blob_acked);
 }
 
 void follow_send(struct chunk *c)
@@ -654,7 +694,8 @@ static void accept(struct server_peer *p, const char *address)
 		view_own_number(s), tern_peer_name(p->peer), s->chunk_count);
 	report(s, "");
 	tern_talk_say(
-		&p->talk, json_pack("{s:s, s:I, s:I, s:I, s:I, s:o}", "type", "followed",
+		&p->talk, json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o}", "type",
+				  "followed", "blobs", blobs_json(s, UINT64_MAX),
 				  "number", (json_int_t)view_own_number(s), "server",
 				  (json_int_t)s->index, "life", (json_int_t)s->life,
 				  "snapshot", (json_int_t)back_newest(s), "job", job));

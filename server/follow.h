@@ -54,6 +54,13 @@ size_t follow_name_owing(const struct tern_server *s, char *text, size_t bytes);
 void follow_end(struct tern_server *s); /* the server ends */
 void follow_fini(struct tern_server *s);
 
+/* Sends the newest blob (blobs.c) to the follower, and calls blobs_followed() when it has it. False:
+ * there is no follower. */
+bool follow_send_blob(struct tern_server *s);
+/* True if the follower has not said yet that it has the newest blob. */
+bool follow_owes_blob(const struct tern_server *s);
+void follow_on_blob(struct server_peer *follower, const json_t *message);
+
 /* Called before the update of the chunk, whose `follow` it sets if the update is for the follower,
  * too. True: a task makes the mean gradient at follow_mean() first, and follow_send() sends it. */
 bool follow_begin(struct chunk *c);

@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "rendezvous/peer.h"
+#include "server/blobs.h"
 #include "server/follow.h"
 #include "server/follower_state.h"
 #include "server/membership.h"
@@ -364,6 +365,10 @@ static int adopt(struct tern_follower *f, const json_t *message, struct tern_ps_
 		r = shard_check_followed(s, 0, why);
 	if (r == 0)
 		r = shard_init(s);
+	if (r == 0 && !blobs_read(s, json_object_get(message, "blobs"))) {
+		snprintf(why->text, sizeof(why->text), "its blobs cannot be right");
+		return -EPROTO;
+	}
 	return r == 0 ? list_chunks(f) : r;
 }
 
@@ -484,6 +489,23 @@ static void on_abort(struct tern_follower *f, const json_t *message)
 		view_own_number(&f->shard), text);
 }
 
+static void on_blob(struct tern_follower *f, const json_t *message)
+{
+	struct tern_blob blob;
+	int r = tern_blob_read(
+		json_object_get(message, "blob"), f->shard.job.steps, &blob);
+	uint64_t step = blob.step;
+
+	if (r < 0) {
+		end(f, r == -ENOMEM ? r : -EPROTO, "the blob of the job: %s",
+			r == -ENOMEM ? "no memory" : "it cannot be right");
+		return;
+	}
+	blobs_add(&f->shard, &blob);
+	tern_talk_say(&f->talk,
+		json_pack("{s:s, s:I}", "type", "blob", "step", (json_int_t)step));
+}
+
 static void heard(struct tern_talk *talk, const json_t *message)
 {
 	struct tern_follower *f = tern_container_of(talk, struct tern_follower, talk);
@@ -501,6 +523,8 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_refused(f, message);
 	else if (strcmp(type, "abort") == 0)
 		on_abort(f, message);
+	else if (strcmp(type, "blob") == 0 && f->follows)
+		on_blob(f, message);
 	else if (strcmp(type, "complete") == 0)
 		end(f, 0, "the job is complete");
 	else
@@ -826,6 +850,7 @@ void tern_follower_free(struct tern_follower *f)
 	tern_ps_job_fini(&s->job);
 	tern_server_memory_free(s->from_memory);
 	tern_server_memory_free(f->opts.from_memory);
+	blobs_fini(s);
 	free(f->chunks);
 	free_all(f);
 }

@@ -19,11 +19,13 @@
  *                      the receiver. It listens at a, and would serve there. f is the
  *                      fingerprint of its updater, which must be the server's
  *   server -> follower {"type":"followed", "number":i, "server":j, "life":l, "snapshot":v,
- *                      "job":{...}}: the server has number i and index j in the job, whose
+ *                      "blobs":[...], "job":{...}}: the server has number i and index j in the job, whose
  *                      "servers" are the newest addresses; l: server/memory.h; v: step of
  *                      the newest snapshot that the server knows of; 0: none.
  *                      Or "again": send "follow" again, since the steps have not begun, or
  *                      a former follower is not gone yet. Or "refused"
+ *   server 0 -> follower {"type":"blob", "blob":{...}}: a blob of the job (server/blobs.c); the answer
+ *                      is {"type":"blob", "step":b}, when the follower has it
  *   server -> worker   {"type":"follower", "server":i, "address":a}: server number i has a
  *                      complete follower, which would serve at a; "": it has none any more
  *   any -> follower    the answer is always {"type":"refused", "text":..., "later":true}: the

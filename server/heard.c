@@ -7,6 +7,7 @@
  *
  * ps/talk.h says what the messages mean.
  */
+#include "server/blobs.h"
 #include "server/cut.h"
 #include "server/follow.h"
 #include "server/membership.h"
@@ -149,6 +150,8 @@ static const struct word {
 	{"change", ZERO, SYNC_STEPS, change_on_change},
 	{"take", WORKER, SYNC_STEPS, lease_on_take},
 	{"holds", WORKER, SYNC_STEPS, lease_on_holds},
+	{"keep", WORKER, SYNC_STEPS, blobs_on_keep},
+	{"blob", FOLLOWER, ANY_TIME, follow_on_blob},
 	{"digests", WORKER, SYNC_STEPS, twice_on_digests},
 	{"where", WORKER, SYNC_MODE, on_where},
 	{"follow", WORKER, SYNC_MODE, spare_on_follow},

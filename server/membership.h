@@ -42,7 +42,7 @@ void back_send_away(struct server_peer *server, const json_t *peer);
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 
 /* memory.c */
-void memory_init(struct tern_server *s);
+int memory_init(struct tern_server *s); /* -ENOMEM */
 /* Goes back to a snapshot, since the parameters that this server has in memory are of no use.
  * Called before the steps. */
 void memory_forget(struct tern_server *s, const char *why);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/blobs.h"
 #include "server/membership.h"
 #include "server/snapshot_state.h"
 
@@ -40,6 +41,8 @@ void tern_server_memory_free(struct tern_server_memory *memory)
 	for (uint32_t i = 0; i < memory->chunk_count; i++)
 		chunk_fini(&memory->chunks[i]);
 	free(memory->chunks);
+	for (unsigned i = 0; i < TERN_BLOBS; i++)
+		tern_blob_fini(&memory->blobs[i]);
 	tern_ps_job_fini(&memory->job);
 	free(memory);
 }
@@ -100,6 +103,8 @@ static int keep_chunks(struct tern_server *s, struct tern_server_memory *memory)
 	if (!memory->chunks)
 		return -ENOMEM;
 	memory->chunk_count = s->chunk_count;
+	for (unsigned i = 0; r == 0 && i < TERN_BLOBS; i++)
+		r = tern_blob_copy(&memory->blobs[i], &s->blobs[i]);
 	for (uint32_t i = 0; r == 0 && i < s->chunk_count; i++) {
 		r = keep_chunk(&s->chunks[i], &memory->chunks[i]);
 		memory->step = TERN_MIN(memory->step, memory->chunks[i].version);
@@ -139,14 +144,19 @@ int tern_server_keep(struct tern_server *s, struct tern_server_memory **out)
 
 /* ---- beginning with it ---- */
 
-void memory_init(struct tern_server *s)
+int memory_init(struct tern_server *s)
 {
+	int r = 0;
+
 	s->from_memory = s->opts.from_memory;
 	if (!s->from_memory)
-		return;
+		return 0;
 	s->first_version = s->from_memory->step;
 	s->life = s->from_memory->life;
 	s->snapshot_step = s->from_memory->snapshot_step;
+	for (unsigned i = 0; r == 0 && i < TERN_BLOBS; i++)
+		r = tern_blob_copy(&s->blobs[i], &s->from_memory->blobs[i]);
+	return r;
 }
 
 void memory_forget(struct tern_server *s, const char *why)
@@ -222,6 +232,7 @@ bool memory_begin(struct tern_server *s, uint64_t step)
 		return false;
 	}
 	s->first_version = step;
+	blobs_begin(s, step);
 	s->goes_on = true;
 	tern_server_memory_free(TERN_TAKE(s->from_memory));
 	server_note(s, "goes on at step %llu, which all servers have in memory",

@@ -7,6 +7,7 @@
 #ifndef TERN_SERVER_MEMORY_H
 #define TERN_SERVER_MEMORY_H
 
+#include "ps/blob.h"
 #include "ps/job.h"
 #include "ps/updater.h"
 
@@ -36,7 +37,8 @@ struct tern_server_memory {
 	uint64_t step;
 	/* Step of the newest snapshot that the process went on from or heard of; 0: none. */
 	uint64_t snapshot_step;
-	struct tern_chunk_memory *chunks; /* in the order of the job's plan */
+	struct tern_blob blobs[TERN_BLOBS]; /* of server 0 */
+	struct tern_chunk_memory *chunks;   /* in the order of the job's plan */
 	uint32_t chunk_count;
 };
 

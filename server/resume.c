@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "ps/safetensors.h"
+#include "server/blobs.h"
 #include "server/snapshot_state.h"
 
 struct resume {
@@ -57,6 +58,7 @@ static void searched(struct tern_snapshot_search *search, int status)
 	r->found = true;
 	s->first_version = s->snapshot_step = search->found.id.step;
 	s->first_number = search->found.id.number;
+	blobs_add(s, &search->found.blob);
 	server_note(s, "goes on from snapshot %s in %.300s",
 		tern_snapshot_short_name(search->found.id).text, search->directory);
 }

@@ -9,6 +9,7 @@
  * connections are closed in an orderly way, and ended() is called when they are closed,
  * or after two seconds.
  */
+#include "server/blobs.h"
 #include "server/follow.h"
 #include "server/membership.h"
 #include "server/memory.h"
@@ -466,7 +467,6 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		s->view = *opts->view;
 	s->env = tern_context_env(opts->ctx);
 	s->made_ns = tern_now_ns(s->env);
-	memory_init(s);
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
 	tern_list_init(&s->extras);
@@ -477,7 +477,9 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	pool.max_bytes = TERN_POOL_BYTES_MAX; /* the staging budget limits it further */
 	guests_init(s);
 	status_init(s);
-	r = tern_pool_new(opts->domain, &pool, &s->staging);
+	r = memory_init(s);
+	if (r == 0)
+		r = tern_pool_new(opts->domain, &pool, &s->staging);
 	if (r == 0)
 		r = tern_pool_new(opts->domain, &talk, &s->talk_pool);
 	if (r == 0)
@@ -491,6 +493,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		tern_listener_free(s->listener);
 		members_fini(s);
 		resume_fini(s);
+		blobs_fini(s);
 		tern_pool_free(s->talk_pool);
 		tern_pool_free(s->staging);
 		free(s);
@@ -547,6 +550,7 @@ void tern_server_free(struct tern_server *s)
 	join_forget_job(s);
 	resume_fini(s);
 	tern_server_memory_free(s->from_memory);
+	blobs_fini(s);
 	tern_pool_free(s->talk_pool);
 	tern_pool_free(s->staging);
 	free(s);

@@ -13,6 +13,7 @@
  *     balance.c slots that move from slow workers to others
  *     change.c  workers that join during the steps, and slots that move
  *     leaving.c workers that are asked to end
+ *     blobs.c   what the job's program keeps beside the parameters
  *     back.c    a lost or ended server: the job goes back to a snapshot
  *     memory.c  going on with what all servers have in memory
  *     members.c servers that come in the place of lost ones, at new addresses
@@ -40,6 +41,7 @@
 #include <tern/tern.h>
 
 #include "base/env.h"
+#include "ps/blob.h"
 #include "ps/given.h"
 #include "ps/job.h"
 #include "ps/metric.h"
@@ -97,6 +99,8 @@ struct server_peer {
 	 * out here, and their bytes. */
 	json_t *kept;
 	uint64_t kept_bytes;
+	/* blobs.c: version of the blob for which this worker waits for an answer; 0: it does not. */
+	uint64_t keep_step;
 	bool is_new; /* the worker has come during the steps, and sent no gradient yet */
 	/* On server 0, of another server: whether that server has said "pausing" and "paused"
 	 * in the change under way. */
@@ -471,7 +475,9 @@ struct tern_server {
 	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
-	struct follow *follow;       /* follow.c; NULL: this server has no follower */
+	/* Server 0: the newest blob of the job and the one before it (blobs.c); step 0: none. */
+	struct tern_blob blobs[TERN_BLOBS];
+	struct follow *follow; /* follow.c; NULL: this server has no follower */
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they
 	 * have begun with it. Which steps these are, see struct tern_server_memory; 0: not known yet. */
 	struct tern_server_memory *from_memory;

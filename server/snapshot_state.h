@@ -73,9 +73,10 @@ struct snapshots {
 	bool *reported;
 	uint32_t missing_count;
 	bool failed, late;
-	char why[300];       /* if failed: the first reason */
-	uint64_t newest;     /* version of a chunk of server 0 */
-	uint32_t done_count; /* chunks of server 0 with the last version */
+	struct tern_blob blob; /* of the job, for the snapshot (blobs.c) */
+	char why[300];         /* if failed: the first reason */
+	uint64_t newest;       /* version of a chunk of server 0 */
+	uint32_t done_count;   /* chunks of server 0 with the last version */
 	/* How many steps ahead of server 0 the step of a snapshot is, at least. */
 	uint64_t margin;
 	uint64_t begun_ns, last_step; /* last_step: of the last one that was begun */
@@ -118,6 +119,8 @@ void snapshots_report(struct tern_server *s, const struct snapshot_report *repor
 /* Changes the state, by an edge of the diagram. */
 void snapshots_enter(struct snapshots *n, enum snapshots_state next);
 void snapshots_tell(struct tern_server *s); /* calls opts.snapshot() */
+/* A new blob is here, which the snapshot that is being taken may need. */
+void snapshots_take_blob(struct tern_server *s, const struct tern_blob *blob);
 void snapshots_cleaned(struct tern_server *s);
 
 /* snapshots_publish.c */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "server/blobs.h"
 #include "server/membership.h"
 #include "server/snapshot_state.h"
 
@@ -293,6 +294,15 @@ static void say_slow(struct tern_timer *timer)
 	tern_timer_set(s->opts.ctx, timer, tern_now_ns(s->env) + 10 * SLOW_NS);
 }
 
+void snapshots_take_blob(struct tern_server *s, const struct tern_blob *blob)
+{
+	struct snapshots *n = s->snapshots;
+
+	if (n && n->state == SNAPSHOTS_TAKING && blob->step <= n->id.step &&
+		tern_blob_copy(&n->blob, blob) < 0)
+		fail_part(n, "no memory for the blob of the job", false);
+}
+
 /* True if all steps are made that will be. */
 static bool is_done(const struct tern_server *s)
 {
@@ -341,6 +351,7 @@ static void begin(struct tern_server *s, uint64_t step)
 {
 	struct snapshots *n = s->snapshots;
 	struct tern_snapshot_id id = {step, (uint32_t)tern_random(s->env)};
+	const struct tern_blob *blob = blobs_find(s, step);
 
 	snapshots_enter(n, SNAPSHOTS_TAKING);
 	n->slow_timer.fire = say_slow;
@@ -349,13 +360,16 @@ static void begin(struct tern_server *s, uint64_t step)
 	n->on_request = n->asked;
 	n->asked = n->failed = n->late = false;
 	n->final = is_done(s);
+	n->id = id; /* snapshots_take_blob() compares with it */
+	tern_blob_fini(&n->blob);
+	if (blob)
+		snapshots_take_blob(s, blob);
 	n->missing_count = s->job.server_count;
 	memset(n->reported, 0, s->job.server_count * sizeof(*n->reported));
 	if (s->job.mode == TERN_MODE_SYNC) {
 		announce(s, id);
 		return;
 	}
-	n->id = id;
 	cut_begin(s, id.number);
 }
 
@@ -567,6 +581,7 @@ void snapshots_fini(struct tern_server *s)
 		free(n->iov[0].iov_base);
 	while (n->stale_count)
 		free(n->stale[--n->stale_count]);
+	tern_blob_fini(&n->blob);
 	free(n->manifest);
 	free(n->manifest_path);
 	free(n->zero_path);

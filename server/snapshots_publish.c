@@ -236,8 +236,14 @@ static void write_manifest(struct tern_server *s)
 	const struct tern_snapshot_name name = tern_snapshot_manifest_name(n->id);
 	int r = -ENOMEM;
 
-	n->manifest = tern_snapshot_encode(
-		n->id, &s->job, &s->plan, n->parts, n->cut.least, n->cut.steps);
+	n->manifest = tern_snapshot_encode(&(struct tern_snapshot){.id = n->id,
+						   .job = s->job,
+						   .parts = n->parts,
+						   .part_count = s->job.server_count,
+						   .least = n->cut.least,
+						   .most = n->cut.steps,
+						   .blob = n->blob},
+		&s->plan);
 	n->manifest_path = tern_snapshot_path(s->opts.snapshots.directory, name.text);
 	if (n->manifest && n->manifest_path) {
 		n->zero_part = (struct iovec){n->manifest, strlen(n->manifest)};

@@ -11,7 +11,7 @@
 #include "tools/log.h"
 
 struct checkpoint_settings {
-	const char *to;
+	const char *to, *blob;
 	bool overwrite, json;
 	enum tern_log_level log_level;
 };
@@ -19,6 +19,8 @@ struct checkpoint_settings {
 static const struct option options[] = {
 	OPTION(TEXT, "to", "FILE", "export: the file to write",
 		struct checkpoint_settings, to),
+	OPTION(TEXT, "blob", "FILE", "export: the file to write the job's blob to",
+		struct checkpoint_settings, blob),
 	OPTION(FLAG, "overwrite", NULL, "export: replace a file that is there already",
 		struct checkpoint_settings, overwrite),
 	OPTION(FLAG, "json", NULL, "print one JSON object", struct checkpoint_settings,
@@ -34,7 +36,7 @@ static const struct action {
 	int path_count;
 	const char *needs; /* what the paths are */
 	int (*run)(struct checkpoint_call *call);
-	bool writes; /* has --to and --overwrite */
+	bool writes; /* has --to, --blob and --overwrite */
 } actions[] = {
 	{"list", 1, "DIR, a directory of snapshots", checkpoint_list, false},
 	{"show", 1, PATH, checkpoint_show, false},
@@ -86,6 +88,9 @@ static int check_options(const struct action *action, const struct checkpoint_se
 	if (!action->writes && s->to)
 		return options_refuse(
 			error, "--to %.300s: only export has this option", s->to);
+	if (!action->writes && s->blob)
+		return options_refuse(
+			error, "--blob %.300s: only export has this option", s->blob);
 	if (!action->writes && s->overwrite)
 		return options_refuse(error, "--overwrite: only export has this option");
 	return 0;
@@ -112,6 +117,7 @@ static int checkpoint_run(int argc, char **argv)
 		return command_refuse(self, "%s", error.text);
 	call = (struct checkpoint_call){.paths = (const char *const *)argv + 1,
 		.to = s.to,
+		.blob = s.blob,
 		.overwrite = s.overwrite};
 	output_init(&call.out, s.json);
 	return action->run(&call);
@@ -119,9 +125,9 @@ static int checkpoint_run(int argc, char **argv)
 
 const struct command checkpoint_command = {
 	.name = "checkpoint",
-	.usage = "list DIR | show PATH | verify PATH | export PATH --to FILE | diff A B, "
-		 "and "
-		 "[options]",
+	.usage = "list DIR | show PATH | verify PATH | export PATH --to FILE "
+		 "[--blob FILE] | "
+		 "diff A B, and [options]",
 	.summary = "list, check and compare the snapshots of a job, and export their "
 		   "parameters",
 	.options = options,

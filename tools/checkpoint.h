@@ -16,7 +16,7 @@
 
 struct checkpoint_call { /* a command line */
 	const char *const *paths;
-	const char *to; /* --to; NULL: not given */
+	const char *to, *blob; /* --to, --blob; NULL: not given */
 	bool overwrite;
 	struct output out;
 };

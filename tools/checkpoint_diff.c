@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern checkpoint diff`: compares the jobs and the parameters of two snapshots.
+ * `tern checkpoint diff`: compares the jobs, their blobs and the parameters of two snapshots.
  * Parameters are compared as bytes, since two jobs with the same result have the same
  * bytes. The optimizer's state is not compared. All differences are gathered into one
  * JSON object, and the text for people is printed from that.
@@ -159,6 +159,25 @@ static json_t *compare_tensors(const struct side *a, const struct side *b)
 	return list;
 }
 
+/* ---- the blobs ---- */
+
+/* Says how the blobs of the jobs differ. */
+static const char *compare_blobs(const struct tern_blob *a, const struct tern_blob *b)
+{
+	if (!a->step && !b->step)
+		return "none";
+	if (!a->step || !b->step)
+		return a->step ? "only A has one" : "only B has one";
+	if (a->bytes != b->bytes || (a->bytes && memcmp(a->data, b->data, a->bytes) != 0))
+		return "the bytes differ";
+	return a->step == b->step ? "the same" : "the same bytes, of different steps";
+}
+
+static bool is_same_blob(const char *text)
+{
+	return strcmp(text, "none") == 0 || strcmp(text, "the same") == 0;
+}
+
 /* ---- all of it ---- */
 
 static json_t *side_json(const struct side *side)
@@ -173,13 +192,14 @@ static json_t *compare(const struct side *a, const struct side *b)
 {
 	json_t *jobs = compare_jobs(&a->c.snapshot.job, &b->c.snapshot.job);
 	json_t *tensors = compare_tensors(a, b);
-	bool same = json_array_size(jobs) == 0 &&
+	const char *blobs = compare_blobs(&a->c.snapshot.blob, &b->c.snapshot.blob);
+	bool same = json_array_size(jobs) == 0 && is_same_blob(blobs) &&
 		    a->c.snapshot.id.step == b->c.snapshot.id.step;
 
 	for (size_t i = 0; i < json_array_size(tensors); i++)
 		same = same && is_same(json_array_get(tensors, i));
-	return json_pack("{sb so so so so}", "same", same, "a", side_json(a), "b",
-		side_json(b), "job", jobs, "tensors", tensors);
+	return json_pack("{sb so so so ss so}", "same", same, "a", side_json(a), "b",
+		side_json(b), "job", jobs, "blob", blobs, "tensors", tensors);
 }
 
 static void print_tensor(struct output *out, const json_t *one)
@@ -221,6 +241,9 @@ static void print(struct output *out, const json_t *all)
 		output_line(out, "the jobs differ (\"the job\" is that of A):");
 	for (size_t i = 0; i < json_array_size(jobs); i++)
 		output_line(out, "  %s", json_string_value(json_array_get(jobs, i)));
+	if (strcmp(json_string_value(json_object_get(all, "blob")), "none") != 0)
+		output_line(out, "the blob: %s",
+			json_string_value(json_object_get(all, "blob")));
 	for (size_t i = 0; i < json_array_size(tensors); i++)
 		print_tensor(out, json_array_get(tensors, i));
 }

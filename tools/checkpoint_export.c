@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tern checkpoint export`: writes the parameters of a snapshot as a safetensors file,
- * with the bytes that the job would write if it ended at that step (ps/params_file.h). */
+ * with the bytes that the job would write if it ended at that step (ps/params_file.h), and the job's
+ * blob (ps/blob.h) as it was given. */
 #include "tools/checkpoint.h"
 
 #include <errno.h>
@@ -38,18 +39,33 @@ int checkpoint_check_target(
 		     : 0;
 }
 
-/* Tells a wrong --to before the parts are read. */
-static int check_to(const struct checkpoint_call *call, const struct checkpoint *c,
-	struct message *error)
+static int check_target(const struct checkpoint_call *call, const char *option,
+	const char *path, uint64_t bytes, struct message *error)
 {
 	struct stat st;
 
-	if (stat(call->to, &st) == 0 && S_ISREG(st.st_mode) && !call->overwrite)
+	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && !call->overwrite)
 		return options_refuse(error,
-			"--to %.300s: the file is there already: --overwrite replaces it",
-			call->to);
-	return checkpoint_check_target(
-		"--to", call->to, c->plan.element_count * sizeof(float) + 1, error);
+			"%s %.300s: the file is there already: --overwrite replaces it",
+			option, path);
+	return checkpoint_check_target(option, path, bytes, error);
+}
+
+/* Tells a wrong --to or --blob before the parts are read. */
+static int check_targets(const struct checkpoint_call *call, const struct checkpoint *c,
+	struct message *error)
+{
+	const struct tern_blob *blob = &c->snapshot.blob;
+
+	if (call->blob && !blob->step)
+		return options_refuse(error,
+			"--blob %.300s: snapshot %s has no blob: its program gave none",
+			call->blob, tern_snapshot_short_name(c->snapshot.id).text);
+	if (call->blob && check_target(call, "--blob", call->blob, blob->bytes, error))
+		return -1;
+	return call->to ? check_target(call, "--to", call->to,
+				  c->plan.element_count * sizeof(float) + 1, error)
+			: 0;
 }
 
 static void tell(struct checkpoint_call *call, const struct checkpoint *c, uint64_t bytes)
@@ -102,24 +118,59 @@ static int write_params(
 	return EXIT_OK;
 }
 
+static int write_blob(struct checkpoint_call *call, const struct checkpoint *c)
+{
+	const struct tern_blob *blob = &c->snapshot.blob;
+	struct tern_snapshot_name name = tern_snapshot_short_name(c->snapshot.id);
+	struct iovec part = {blob->data, blob->bytes};
+	struct tern_file_op op = {.kind = TERN_FILE_WRITE,
+		.path = call->blob,
+		.parts = &part,
+		.part_count = 1};
+
+	host_file_run(&op);
+	if (op.status < 0)
+		return command_fail(&checkpoint_command, "--blob %.300s: %s", call->blob,
+			strerror(-op.status));
+	output_line(&call->out, "%s: the blob of %s, of step %llu: %zu bytes", call->blob,
+		name.text, (unsigned long long)blob->step, blob->bytes);
+	if (call->out.json && !call->to)
+		output_json(json_pack("{ss sI so sI}", "snapshot", name.text, "step",
+			(json_int_t)blob->step, "blob", report_text(call->blob), "bytes",
+			(json_int_t)blob->bytes));
+	return EXIT_OK;
+}
+
+/* Reads the parameters, and writes them to --to. */
+static int export_params(struct checkpoint_call *call, const struct checkpoint *c)
+{
+	struct message error;
+	float *flat = checkpoint_read_params(c, &error);
+	int code = flat ? write_params(call, c, flat)
+			: command_refuse(&checkpoint_command, "%s", error.text);
+
+	free(flat);
+	return code;
+}
+
 int checkpoint_export(struct checkpoint_call *call)
 {
 	struct checkpoint c;
 	struct message error;
-	float *flat;
-	int code;
+	int code = EXIT_OK;
 
-	if (!call->to)
+	if (!call->to && !call->blob)
 		return command_refuse(&checkpoint_command,
 			"export: --to FILE is missing: the file that the parameters are "
-			"written to");
+			"written to (or --blob FILE, for the job's blob)");
 	if (checkpoint_open(call->paths[0], &c, &error) < 0)
 		return command_refuse(&checkpoint_command, "%s", error.text);
-	flat = check_to(call, &c, &error) == 0 ? checkpoint_read_params(&c, &error)
-					       : NULL;
-	code = flat ? write_params(call, &c, flat)
-		    : command_refuse(&checkpoint_command, "%s", error.text);
-	free(flat);
+	if (check_targets(call, &c, &error))
+		code = command_refuse(&checkpoint_command, "%s", error.text);
+	if (code == EXIT_OK && call->blob)
+		code = write_blob(call, &c);
+	if (code == EXIT_OK && call->to)
+		code = export_params(call, &c);
 	checkpoint_close(&c);
 	return code;
 }

@@ -95,6 +95,9 @@ static void print(struct output *out, const struct checkpoint *c)
 		c->directory);
 	print_job(out, s);
 	print_applied(out, s);
+	if (s->blob.step)
+		output_line(out, "blob        %zu bytes, of step %llu", s->blob.bytes,
+			(unsigned long long)s->blob.step);
 	output_line(out, "tensors     %u, with %llu elements", s->job.param_count,
 		(unsigned long long)s->job.element_count);
 	for (uint32_t i = 0; i < s->job.param_count; i++) {
@@ -168,6 +171,14 @@ static json_t *applied_json(const struct tern_snapshot *s)
 	return list;
 }
 
+/* NULL: the snapshot has no blob. */
+static json_t *blob_json(const struct tern_blob *blob)
+{
+	return blob->step ? json_pack("{sI sI}", "step", (json_int_t)blob->step, "bytes",
+				    (json_int_t)blob->bytes)
+			  : NULL;
+}
+
 int checkpoint_show(struct checkpoint_call *call)
 {
 	struct checkpoint c;
@@ -177,11 +188,12 @@ int checkpoint_show(struct checkpoint_call *call)
 	if (checkpoint_open(call->paths[0], &c, &error) < 0)
 		return command_refuse(&checkpoint_command, "%s", error.text);
 	if (call->out.json)
-		output_json(json_pack("{ss so sI so so so so*}", "snapshot",
+		output_json(json_pack("{ss so sI so so so so* so*}", "snapshot",
 			tern_snapshot_short_name(s->id).text, "directory",
 			report_text(c.directory), "step", (json_int_t)s->id.step, "job",
 			job_json(&s->job), "tensors", tensors_json(&s->job), "parts",
-			parts_json(s), "applied", applied_json(s)));
+			parts_json(s), "applied", applied_json(s), "blob",
+			blob_json(&s->blob)));
 	else
 		print(&call->out, &c);
 	checkpoint_close(&c);

@@ -172,6 +172,14 @@ TERN_API int tern_shared_weigh(
 TERN_API int tern_shared_fail(
 	struct tern_shared *shared, struct tern_slot *slot, const char *text);
 
+/* As tern_slot_keep(), but waits until the slot is no longer early. */
+TERN_API int tern_shared_keep(struct tern_shared *shared, struct tern_slot *slot,
+	const void *bytes, size_t size);
+
+/* As tern_session_kept(), but waits for the answer. */
+TERN_API int tern_shared_kept(struct tern_shared *shared, struct tern_session *s,
+	void *bytes, size_t *size, uint64_t *step, uint64_t timeout_ns);
+
 /* As tern_session_metric(). */
 TERN_API int tern_shared_metric(struct tern_shared *shared, struct tern_session *s,
 	const char *name, double value);

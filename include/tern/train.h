@@ -8,6 +8,7 @@
  *     tern_session_next      a slot (a share of a step's work) to compute, or the end
  *       tern_slot_param      values of a tensor
  *       tern_slot_push       gradient of a tensor, in any order
+ *       tern_slot_keep       what the program needs to go on (tern_session_kept)
  *       tern_slot_end
  *     tern_session_finisher  one worker saves the results
  *     tern_context_free, tern_session_free
@@ -68,6 +69,9 @@ enum tern_init {
  * in a session and in a job: tern_session_metric(). */
 #define TERN_METRIC_NAME_MAX 63u
 #define TERN_METRICS_MAX     32u
+
+/* The most bytes of a blob: tern_slot_keep(). */
+#define TERN_KEEP_MAX 65536u
 
 /* How the servers update parameters. A number of 0 means the rule's default, and a
  * negative number means 0 (but lr cannot be 0). A number that the rule does not have must
@@ -409,6 +413,47 @@ TERN_API int tern_slot_fail(struct tern_slot *slot, const char *text);
  * The functions above still work and have no effect; the caller must
  * still end the slot. */
 TERN_API bool tern_slot_is_revoked(const struct tern_slot *slot);
+
+/* ---- the job's blob ---- */
+
+/*
+ * Gives the job a blob: at most TERN_KEEP_MAX bytes that the program needs to go on after this step,
+ * such as its position in a stream or its settings. They are copied, and never looked into. Snapshots
+ * have the blob, and tern_session_kept() returns it when the job goes on from one.
+ *
+ * sync: the blob counts if the caller holds slot 0 of its step, which exactly one worker does, and
+ * otherwise the call has no effect. So a program calls it in every slot, or where it likes, as long as
+ * it depends on the step alone in which steps it does so. The last call in a slot counts. The blob of
+ * step s (counted from 0) belongs to version s + 1 of the parameters: those after the step. A snapshot
+ * of version v has the newest blob of a version up to v. To have that of exactly v, give one in every
+ * step, or in those before a snapshot. The last part of the slot's gradient is sent when server 0 has
+ * the blob, so there is never a version without its blob, whichever process is lost: the slot ends one
+ * round trip later.
+ *
+ * If the bytes are a function of (seed, step), or of the blob of an earlier step and the step, a job
+ * that goes back, or in which another worker gets slot 0, has the same blobs as one without a break.
+ *
+ * `bytes` may be NULL if `size` is 0. Returns 1: the blob counts, as far as this slot does; 0: it does
+ * not, since the slot is not slot 0 or was revoked; -EINVAL: the caller does not hold the slot, or the
+ * job is not in sync mode; -E2BIG: the blob is larger: declare a tensor; -EAGAIN: the slot is early;
+ * -ENOMEM.
+ */
+TERN_API int tern_slot_keep(struct tern_slot *slot, const void *bytes, size_t size);
+
+/*
+ * Copies to `bytes` the blob with which this worker has begun: of the snapshot, or of what the servers
+ * have in memory, that the job goes on from, or, in a job whose steps had begun when this worker came,
+ * the newest of a version up to its first one. After the job has gone back, it is the one for that
+ * version from the first slot on. Blobs that are given meanwhile do not change it.
+ *
+ * *size: the room at `bytes`, and then the size of the blob. *step: the version that it belongs to, so
+ * 1 more than the step in which it was given; 0, with *size 0: there is none. Returns 0, or -EAGAIN:
+ * it is not known yet with which version this worker begins: event() says when to call again; -E2BIG:
+ * there is less room than *size, which is set; -EINVAL: the session has not started; or the status
+ * with which the session has ended before.
+ */
+TERN_API int tern_session_kept(
+	struct tern_session *s, void *bytes, size_t *size, uint64_t *step);
 
 /* ---- what is shown ---- */
 

@@ -564,6 +564,8 @@ static PyMethodDef session_methods[] = {
 	METHOD(next, METH_VARARGS),
 	METHOD(records, METH_VARARGS),
 	METHOD(ahead, METH_VARARGS),
+	METHOD(keep, METH_VARARGS),
+	METHOD(kept, METH_VARARGS),
 	METHOD(read, METH_VARARGS),
 	METHOD(view, METH_VARARGS),
 	METHOD(push, METH_FASTCALL),

@@ -128,6 +128,8 @@ bool copy_to(struct session *self, unsigned id, const float *data, PyObject *to)
 PyObject *session_next(struct session *self, PyObject *args);
 PyObject *session_records(struct session *self, PyObject *args);
 PyObject *session_ahead(struct session *self, PyObject *args);
+PyObject *session_keep(struct session *self, PyObject *args);
+PyObject *session_kept(struct session *self, PyObject *args);
 PyObject *session_read(struct session *self, PyObject *args);
 PyObject *session_view(struct session *self, PyObject *args);
 PyObject *session_push(struct session *self, PyObject *const *args, Py_ssize_t count);

@@ -8,6 +8,7 @@
 #include "python/pytern/native.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Most slots that ahead() tells of. */
@@ -299,6 +300,60 @@ PyObject *session_push(struct session *self, PyObject *const *args, Py_ssize_t c
 	if (r < 0)
 		return raise_status(r);
 	Py_RETURN_TRUE;
+}
+
+/* keep(turn, bytes) -> bool: does the blob count? */
+PyObject *session_keep(struct session *self, PyObject *args)
+{
+	unsigned long long turn;
+	struct tern_slot *slot;
+	Py_buffer buffer;
+	PyObject *from;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "KO", &turn, &from) || !holds(self, turn) ||
+		PyObject_GetBuffer(from, &buffer, PyBUF_C_CONTIGUOUS) < 0)
+		return NULL;
+	/* GetBuffer() may have run Python code, which may have ended the slot. */
+	if (!holds(self, turn)) {
+		PyBuffer_Release(&buffer);
+		return NULL;
+	}
+	slot = self->slot;
+	self->slot_users++;
+	BUSY(self,
+		r = tern_shared_keep(self->shared, slot, buffer.buf, (size_t)buffer.len));
+	self->slot_users--;
+	PyBuffer_Release(&buffer);
+	return r < 0 ? raise_status(r) : PyBool_FromLong(r);
+}
+
+/* kept(seconds) -> (bytes, step), or None: not within that time */
+PyObject *session_kept(struct session *self, PyObject *args)
+{
+	char *bytes;
+	size_t size = TERN_KEEP_MAX;
+	uint64_t step = 0;
+	PyObject *pair = NULL;
+	double seconds;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "d", &seconds) || !is_usable(self))
+		return NULL;
+	bytes = malloc(TERN_KEEP_MAX);
+	if (!bytes)
+		return PyErr_NoMemory();
+	BUSY(self, r = tern_shared_kept(self->shared, self->session, bytes, &size, &step,
+			   to_ns(seconds)));
+	if (r == 0)
+		pair = Py_BuildValue(
+			"y#K", bytes, (Py_ssize_t)size, (unsigned long long)step);
+	else if (r != -ETIMEDOUT)
+		raise_status(r);
+	free(bytes);
+	if (r == -ETIMEDOUT)
+		Py_RETURN_NONE;
+	return pair;
 }
 
 /* Takes the slot from the program, after the pushes in other threads. */

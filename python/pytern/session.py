@@ -32,6 +32,7 @@ LEAVE_S = 10.0  # longest wait of a worker that leaves the job because of an exc
 MODE, STEPS, CLIP_NORM, ARITHMETIC, RECORDS, BATCH = 2, 4, 6, 7, 8, 9  # their places in Session._job
 ARITHMETIC_BYTES = 127  # most of them
 SERVER_WAIT_MAX = 86_400  # TERN_SERVER_WAIT_MAX
+KEEP_MAX = 65_536  # TERN_KEEP_MAX
 Floats = NDArray[numpy.float32]
 T = TypeVar("T")
 
@@ -251,6 +252,33 @@ class Slot:
         if not self._native.push(self._turn, w.id, gradient):
             self._native.push(self._turn, w.id, w._convert(gradient))
 
+    def keep(self, data: Any) -> bool:
+        """Gives the job a blob: at most 65,536 bytes that the program needs to go on after this step, such as its position
+        in a stream. Snapshots have it, and Session.kept() returns it in a job that goes on from one. Takes bytes, or
+        anything with the buffer protocol, which is copied. It must be called in the slot's block, and the last call counts.
+
+        Only the blob of slot 0 counts, which exactly one worker of each step has: returns True if this one does. With any
+        other slot the call has no effect, so a program can call it in each slot. In which steps it does so must depend on
+        the step alone. The blob of step s belongs to version s + 1 of the parameters, those after the step; a snapshot of
+        version v has the newest blob of a version up to v, so give one in every step, or in each step before a snapshot, if
+        it must be that of v. If the bytes follow from the step and the seed, or from an earlier blob and the step, then they
+        are the same however often the job goes back and whichever worker has slot 0. Jobs in sync mode only.
+
+        Raises ValueError if there are more bytes (declare a tensor for them), or the job is not in sync mode."""
+        if not self._entered or self._ended:
+            raise Error(-errno.EINVAL, f"slot {self.number} of step {self.step}: a blob can be given inside `with slot:` "
+                        "only")
+        if self._session._job[MODE][0] != 0:
+            raise ValueError("keep: only a job in sync mode keeps a blob")
+        try:
+            data = memoryview(data)
+        except TypeError:
+            raise TypeError(f"keep: expected bytes, got {type(data).__name__}") from None
+        if data.nbytes > KEEP_MAX:
+            raise ValueError(f"keep: expected at most {KEEP_MAX} bytes, got {data.nbytes}: declare a tensor for more")
+        self._await_all()
+        return self._native.keep(self._turn, data if data.c_contiguous else data.tobytes())
+
     def loss(self, value: Any, weight: Any = 1.0) -> None:
         """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block.
 
@@ -446,13 +474,17 @@ class Session:
 
     def slots(self) -> Iterator[Slot]:
         """The slots of this worker, until all steps are done. The first call joins the job."""
-        if not self._started:
-            job: list[Any] = [*self._job, all(follower.early for follower in self._followers)]
-            job[ARITHMETIC] = _joined([job[ARITHMETIC], *(f.start() for f in self._followers)])
-            with _arguments():
-                self._native.start(*job)
-            self._started = True
+        self._start()
         return self._slots()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        job: list[Any] = [*self._job, all(follower.early for follower in self._followers)]
+        job[ARITHMETIC] = _joined([job[ARITHMETIC], *(f.start() for f in self._followers)])
+        with _arguments():
+            self._native.start(*job)
+        self._started = True
 
     def _slots(self) -> Iterator[Slot]:
         while not self._complete:
@@ -482,6 +514,20 @@ class Session:
         values = memory.view()
         values.flags.writeable = False
         return values
+
+    # ---- the job's blob ----
+
+    def kept(self) -> tuple[bytes, int]:
+        """The blob with which this worker has begun (see Slot.keep()), and the version of the parameters that it belongs to,
+        which is 1 more than the step of its slot; (b"", 0): there is none. Joins the job, as slots() does: declare the
+        tensors before. Waits until it is known with which step this worker begins.
+
+        It is the blob of the snapshot, or of what the servers have in memory, that the job goes on from. A worker that comes
+        when the job has begun gets the newest one of its first step or an earlier one. After the job has gone back (see
+        `server_wait`), the blob is that of the step to which it has: ask in on_rollback or in the slot with
+        `rolled_back_from`. Blobs that are given meanwhile do not change it."""
+        self._start()
+        return self._wait(self._native.kept)
 
     # ---- what is shown ----
 

@@ -93,19 +93,24 @@ static void test_other_names_are_no_snapshots(void **state)
 /* ---- manifests ---- */
 
 static char *some_manifest(struct tern_snapshot_id id, const struct tern_ps_job *job,
-	const struct tern_snapshot_part *parts)
+	struct tern_snapshot_part *parts)
 {
+	char state[] = "epoch 3";
+	const struct tern_blob blob = {.step = id.step - 1, .data = state, .bytes = 7};
 	struct tern_plan plan;
 	char *text;
 
 	assert_int_equal(tern_plan_init(&plan, job), 0);
-	text = tern_snapshot_encode(id, job, &plan, parts, NULL, NULL);
+	text = tern_snapshot_encode(
+		&(struct tern_snapshot){
+			.id = id, .job = *job, .parts = parts, .blob = blob},
+		&plan);
 	assert_non_null(text);
 	tern_plan_fini(&plan);
 	return text;
 }
 
-static const struct tern_snapshot_part some_parts[PARTS] = {
+static struct tern_snapshot_part some_parts[PARTS] = {
 	{.bytes = 10, .digest = 1}, {.bytes = 20, .digest = UINT64_MAX}, {.bytes = 1}};
 
 static void check_same(const struct tern_snapshot *s, const struct tern_ps_job *job)
@@ -120,6 +125,8 @@ static void check_same(const struct tern_snapshot *s, const struct tern_ps_job *
 		chunks += s->parts[i].chunk_count;
 	}
 	assert_true(chunks > PARTS);
+	assert_true(s->blob.step == 199 && s->blob.bytes == 7);
+	assert_memory_equal(s->blob.data, "epoch 3", 7);
 	assert_false(tern_ps_job_differs(&s->job, job, "the test", &why));
 }
 
@@ -234,6 +241,41 @@ static void test_a_wrong_manifest_is_refused_with_the_reason(void **state)
 	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,1,3,", "in two");
 	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,3,-1,", "none of the job");
 	check_bad("\"chunks\":[0,3,", "\"chunks\":[0,3,4000000,", "none of the job");
+}
+
+static void test_a_wrong_blob_is_refused(void **state)
+{
+	(void)state;
+	check_bad("\"step\":199", "\"step\":0", "blob");
+	check_bad("\"step\":199", "\"step\":201", "blob"); /* of a later step */
+	check_bad("\"bytes\":7", "\"bytes\":6", "blob");
+	check_bad("\"bytes\":7", "\"bytes\":10", "blob");
+	check_bad("\"bytes\":7", "\"bytes\":65537", "blob");
+	check_bad("\"bytes\":7", "\"bytes\":-1", "blob");
+	check_bad("ZXBvY2ggMw==", "ZXBvY2ggMw", "blob");
+	check_bad("ZXBvY2ggMw==", "ZXBvY2ggMw=A", "blob");
+	check_bad("ZXBvY2ggMw==", "ZXBv!2ggMw==", "blob");
+	check_bad("ZXBvY2ggMw==", "ZXBvY2ggMx==", "blob"); /* bits beyond the end */
+	check_bad("\"data\":\"ZXBvY2ggMw==\"", "\"data\":7", "blob");
+}
+
+static void test_a_manifest_without_a_blob_has_none(void **state)
+{
+	struct tern_ps_job job = make_job();
+	struct tern_snapshot s = {.id = {200, 5}, .job = job, .parts = some_parts};
+	struct tern_plan plan;
+	char *text;
+
+	(void)state;
+	assert_int_equal(tern_plan_init(&plan, &job), 0);
+	text = tern_snapshot_encode(&s, &plan);
+	tern_plan_fini(&plan);
+	assert_non_null(text);
+	assert_null(strstr(text, "blob"));
+	assert_int_equal(tern_snapshot_decode(text, strlen(text), &s, &why), 0);
+	assert_true(s.blob.step == 0 && s.blob.bytes == 0);
+	tern_snapshot_fini(&s);
+	free(text);
 }
 
 /* ---- the vectors of a part ---- */
@@ -380,15 +422,19 @@ static struct tern_ps_job async_job(void)
 /* Reads a manifest of an async job of two workers, in which `from` is `to`. */
 static int read_async(const char *from, const char *to, struct tern_snapshot *s)
 {
-	static const uint64_t least[] = {120, 79}, most[] = {120, 80};
+	uint64_t least[] = {120, 79}, most[] = {120, 80};
 	struct tern_ps_job job = async_job();
 	struct tern_plan plan;
 	char *text, *at, *changed, *signed_text;
 	int r;
 
 	assert_int_equal(tern_plan_init(&plan, &job), 0);
-	text = tern_snapshot_encode(
-		(struct tern_snapshot_id){200, 5}, &job, &plan, some_parts, least, most);
+	text = tern_snapshot_encode(&(struct tern_snapshot){.id = {200, 5},
+					    .job = job,
+					    .parts = some_parts,
+					    .least = least,
+					    .most = most},
+		&plan);
 	assert_non_null(text);
 	at = strstr(text, from);
 	assert_non_null(at);
@@ -644,6 +690,8 @@ int main(void)
 		cmocka_unit_test(test_a_manifest_that_is_cut_is_refused),
 		cmocka_unit_test(test_a_manifest_may_be_spaced),
 		cmocka_unit_test(test_a_wrong_manifest_is_refused_with_the_reason),
+		cmocka_unit_test(test_a_wrong_blob_is_refused),
+		cmocka_unit_test(test_a_manifest_without_a_blob_has_none),
 		cmocka_unit_test(test_a_part_without_a_vector_is_refused_with_its_name),
 		cmocka_unit_test(test_a_job_of_other_processes_may_go_on),
 		cmocka_unit_test(test_another_job_may_not_go_on),
