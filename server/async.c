@@ -28,6 +28,7 @@
  * While a snapshot is taken, gradients may be deferred until the chunk was copied (cut.h).
  */
 #include "server/cut.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <string.h>

@@ -23,6 +23,7 @@
  * not, they forget it: whoever sees that one lacks it, a worker or server 0, tells the others.
  */
 #include "server/membership.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

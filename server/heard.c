@@ -11,6 +11,7 @@
 #include "server/cut.h"
 #include "server/follow.h"
 #include "server/membership.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

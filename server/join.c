@@ -14,6 +14,7 @@
 #include "server/blobs.h"
 #include "server/follow.h"
 #include "server/memory.h"
+#include "server/snapshots.h"
 
 /* ---- the job ---- */
 

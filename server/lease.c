@@ -23,6 +23,7 @@
  * "take" whose number is not above that of the slot's last "take" has no effect.
  */
 #include "server/membership.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

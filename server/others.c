@@ -6,6 +6,7 @@
  * Through them a server also notices the loss of another server, and can name it.
  */
 #include "server/membership.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

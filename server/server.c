@@ -13,6 +13,7 @@
 #include "server/follow.h"
 #include "server/membership.h"
 #include "server/memory.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

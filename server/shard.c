@@ -16,6 +16,7 @@
 
 #include "ps/sum.h"
 #include "server/follow.h"
+#include "server/snapshots.h"
 
 #define STORE_SLAB (64ull << 20)
 #define ROOMS_SLAB (64ull << 20)

@@ -26,7 +26,7 @@
 #include "base/digest.h"
 #include "ps/snapshot.h"
 #include "server/cut.h"
-#include "server/server_state.h"
+#include "server/snapshots.h"
 
 /* A chunk as it was at the end of the snapshot's step. The task of the chunk makes it. */
 struct chunk_copy {

@@ -22,6 +22,7 @@
  * (change.c).
  */
 #include "server/membership.h"
+#include "server/snapshots.h"
 
 #include <errno.h>
 #include <stdio.h>

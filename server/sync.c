@@ -51,6 +51,7 @@
 #include "ps/marks.h"
 #include "ps/sum.h"
 #include "server/follow.h"
+#include "server/snapshots.h"
 
 /* Largest number of gradients read in place, of one worker and of all. Each keeps its
  * send in flight and a record (rendezvous/record.c) in use until all slots are here, so
