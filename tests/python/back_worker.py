@@ -59,7 +59,7 @@ def check(slot):
     assert last <= slot.step <= last + 1 or slot.rolled_back_from > slot.step, (last, slot.step)
     steps.append(slot.step)
     if "BACK_SLOW" in os.environ and not os.path.exists(f"{OUT}.go"):
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def work_numpy(session):

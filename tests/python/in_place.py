@@ -22,7 +22,7 @@ import job  # noqa: E402
 job.use(sys.argv[1])
 FACTORISE = sys.argv[2]
 TORCH = frameworks.find("torch")
-STEPS = {"c": 40_000, "numpy": 3_000, "torch": 600}
+STEPS = {"c": 40_000, "numpy": 1_000, "torch": 200}
 
 
 def command(kind, out):
@@ -47,7 +47,7 @@ class Launched:
         with job.environment(BACK_SLOW="1", **variables):
             self.running = job.Job(
                 "run", "--json", "--fabric", fabric, "--servers", servers, "--workers", workers, "--snapshots",
-                f"{self.out}.snapshots", "--snapshot-every", STEPS[kind] // 20, *more, "--", *command(kind, self.out))
+                f"{self.out}.snapshots", "--snapshot-every", STEPS[kind] // 40, *more, "--", *command(kind, self.out))
 
     def wait(self, name, says=""):
         return self.running.wait_event(lambda e: e["event"] == name and re.search(says, e.get("text", "")))

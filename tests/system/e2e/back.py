@@ -19,7 +19,7 @@ import undisturbed  # noqa: E402
 from undisturbed import makes_steps  # noqa: E402
 
 job.use(sys.argv[1])
-STEPS = job.enough(8_000)
+STEPS = job.enough(6_000)
 EVERY = STEPS // 40
 options = functools.partial(undisturbed.options, STEPS)
 
@@ -91,13 +91,13 @@ def one_server_after_the_other(fabric, how):
 
 
 def killed_servers_come_again():
-    for fabric in "tcp", "shm":
+    for fabric in job.fabrics("shm", "tcp"):
         one_server_after_the_other(fabric, signal.SIGKILL)
 
 
 def servers_that_were_asked_to_end_come_again():
-    one_server_after_the_other("tcp", signal.SIGTERM)
-    one_server_after_the_other("shm", signal.SIGINT)
+    for fabric, how in zip(job.fabrics("tcp", "shm"), (signal.SIGTERM, signal.SIGINT)):
+        one_server_after_the_other(fabric, how)
 
 
 def single_server_comes_again_at_its_address():
@@ -152,7 +152,7 @@ def last_worker_is_lost(fabric):
 
 
 def job_goes_on_from_memory_without_its_last_worker():
-    for fabric in "tcp", "shm":
+    for fabric in job.fabrics("tcp", "shm"):
         last_worker_is_lost(fabric)
 
 
@@ -186,7 +186,7 @@ def comes(hand, index):
 def workers_are_added_to_a_job():
     """A job of one worker gets two more, by the same command with the next numbers, although the second one is started
     first. Then its first worker is killed, and comes again by the command with which it began."""
-    for fabric in "tcp", "shm":
+    for fabric in job.fabrics("shm", "tcp"):
         hand = Hand(f"more-workers-{fabric}", fabric, workers=1)
         hand.workers[0].wait_event(makes_steps)
         hand.workers.append(hand.worker(2))

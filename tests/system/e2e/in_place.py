@@ -110,7 +110,7 @@ def one_after_the_other(name, victims, *more, **counts):
 
 
 def one_of_two_servers_comes_again_twice():
-    for fabric in "tcp", "shm", "auto":
+    for fabric in job.fabrics("auto", "tcp", "shm"):
         launched = one_after_the_other(f"twice-{fabric}", [("server", 1)] * 2, "--fabric", fabric)
         first, second = launched.restarts
         assert "it is started again, and" in first["text"] and "it is started again in 1 s" in second["text"]
@@ -118,17 +118,17 @@ def one_of_two_servers_comes_again_twice():
 
 
 def server_0_comes_again():
-    for fabric in "tcp", "shm":
+    for fabric in job.fabrics("tcp", "shm"):
         one_after_the_other(f"zero-{fabric}", [("server", 0), ("server", 1), ("server", 0)], "--fabric", fabric)
 
 
 def single_server_comes_again_at_its_address():
-    for fabric in "tcp", "auto":
+    for fabric in job.fabrics("tcp", "auto"):
         one_after_the_other(f"single-{fabric}", [("server", 0)], "--fabric", fabric, servers=1)
 
 
 def last_worker_comes_again():
-    for fabric in "tcp", "shm":
+    for fabric in job.fabrics("shm", "tcp"):
         one_after_the_other(f"last-{fabric}", [("worker", 0)] * 2, "--fabric", fabric, workers=1)
 
 

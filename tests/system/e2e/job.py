@@ -308,6 +308,11 @@ def enough(steps):
     return steps // SLOWNESS
 
 
+def fabrics(first, *others):
+    """The fabrics that a case runs over: the first one in CI, all of them in `./run test long` (suite long)."""
+    return [first, *others] if os.environ.get("TERN_TEST_FABRICS") == "all" else [first]
+
+
 def small_data(model="mlp:24,16"):
     """The options of small() that an evaluator has, too."""
     images, labels = SCRATCH / "small-images.gz", SCRATCH / "small-labels.gz"

@@ -19,7 +19,7 @@ import undisturbed  # noqa: E402
 from undisturbed import makes_steps, saved  # noqa: E402
 
 job.use(sys.argv[1])
-STEPS = job.enough(12_000)
+STEPS = job.enough(8_000)
 options = functools.partial(undisturbed.options, STEPS)
 
 
@@ -61,12 +61,12 @@ def one_worker_after_the_other(fabric, end):
 
 
 def killed_workers_come_again():
-    for fabric in "shm", "tcp":
+    for fabric in job.fabrics("shm", "tcp"):
         one_worker_after_the_other(fabric, signal.SIGKILL)
 
 
 def workers_that_were_asked_to_end_come_again():
-    for fabric in "shm", "tcp":
+    for fabric in job.fabrics("tcp", "shm"):
         one_worker_after_the_other(fabric, signal.SIGTERM)
 
 
