@@ -65,7 +65,11 @@ struct tern_tensor rooms_tensor(const struct room *room, uint32_t chunk)
 	struct tern_tensor tensor = {.buf = room->gradient,
 		.shape = tern_shape_1d(c->push_bf16 ? TERN_BF16 : TERN_F32, c->count)};
 
-	if (c->push_bf16) {
+	if (room->omitted) {
+		tensor.buf = room->worker->zeros;
+		tensor.buf.bytes =
+			c->count * (c->push_bf16 ? sizeof(uint16_t) : sizeof(float));
+	} else if (c->push_bf16) {
 		tensor.buf = room->bf16;
 		tensor.buf.offset += c->bf16_first * sizeof(uint16_t);
 		tensor.buf.bytes = c->count * sizeof(uint16_t);

@@ -106,6 +106,10 @@ static void on_revoke(struct tern_computer *computer, struct tern_work *work)
 {
 	struct tern_session *s = of_computer(computer);
 
+	/* The program has ended the slot, and the worker gives up while it sends the gradient, which
+	 * it has held back (client/omit.c). */
+	if (!s->slot.work)
+		return;
 	tern_assert(s->slot.work == work);
 	verify_revoked(&s->verify);
 	if (s->slot.held && !s->slot.early) {

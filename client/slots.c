@@ -65,7 +65,8 @@ static void send_chunk(struct tern_worker *w, struct room *room, uint32_t chunk)
 				: slot_id(&w->job, w->opts.index, w->version, room->slot);
 
 	if (marks_send(w, chunk, step))
-		tensor.shape = tern_marks_shape(&tensor.shape);
+		tensor.shape = room->omitted ? tern_marks_omitted_shape(&tensor.shape)
+					     : tern_marks_shape(&tensor.shape);
 	part->room = room;
 	part->req.done = part_sent;
 	part->req.arg = part;
@@ -121,7 +122,10 @@ void tern_work_final(struct tern_work *work, uint64_t first, uint64_t count)
 	if (room->state == ROOM_REVOKED)
 		return;
 	ready_say(&w->ready, first, count);
-	send_ready(w, room);
+	if (w->omits) /* the servers see no progress of this slot before its loss is known */
+		w->worked_ns = tern_now_ns(w->env);
+	else
+		send_ready(w, room);
 }
 
 void tern_work_unpushed(struct tern_work *work, uint32_t param)
@@ -146,19 +150,43 @@ static bool let_go(struct room *room)
 	return !revoked;
 }
 
+/* Sends the gradient that was held back until the loss was known (omit.c). */
+static void send_held(struct tern_worker *w, struct room *room, double loss)
+{
+	int r = isfinite(loss) ? 0 : omit_slot(w, room);
+
+	if (r < 0)
+		worker_give_up(w, r, "cannot leave slot %u of step %llu out: %s",
+			room->slot, (unsigned long long)w->version + 1,
+			tern_status_text(r));
+	else
+		send_ready(w, room);
+}
+
+static void count_loss(
+	struct tern_worker *w, struct slot *slot, const struct room *room, double loss)
+{
+	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
+	w->step_weight += room->work.weight;
+	w->step_loss += loss * room->work.weight;
+}
+
 void slots_end(struct tern_worker *w, double loss)
 {
 	struct slot *slot = w->slot;
 	struct room *room = w->room;
 
 	w->keep.slot_ends = true;
-	send_ready(w, room);
+	if (w->omits && room->state == ROOM_COMPUTING)
+		send_held(w, room, loss);
+	else
+		send_ready(w, room);
 	if (!let_go(room))
 		return;
 	w->record_count += w->job.batch;
 	/* Every chunk was sent: else the servers would wait for the rest for ever. */
 	tern_assert(w->ready.taken == w->plan.chunk_count);
-	if (!isfinite(loss)) {
+	if (!isfinite(loss) && !room->omitted) {
 		worker_fail(w, -ERANGE,
 			"slot %u of step %llu: the loss is no longer a number (%s): a "
 			"lower learning rate may help",
@@ -167,9 +195,8 @@ void slots_end(struct tern_worker *w, double loss)
 		return;
 	}
 	twice_say(w, room);
-	slot->losses[slot->loss_count++ % WORKER_LOSS_WINDOW] = loss;
-	w->step_weight += room->work.weight;
-	w->step_loss += loss * room->work.weight;
+	if (!room->omitted)
+		count_loss(w, slot, room, loss);
 	if (slot->moved)
 		slots_remove(w, slot);
 	if (slots_complete_step(w))
@@ -262,7 +289,7 @@ static void begin(struct tern_worker *w, struct slot *slot, struct room *room)
 	slot->pending = false;
 	room->version = w->version;
 	room->slot = slot->number;
-	room->wanted = false;
+	room->wanted = room->omitted = false;
 	room->begun_ns = tern_now_ns(w->env);
 	slots_describe(w, slot->number, w->version, &room->work);
 	room->work.gradient = &room->gradient;
@@ -392,5 +419,6 @@ void slots_fini(struct tern_worker *w)
 	rooms_fini(w);
 	ready_fini(&w->ready);
 	marks_fini(w);
+	omit_fini(w);
 	free(w->slots);
 }

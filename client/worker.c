@@ -435,6 +435,8 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
+	if (json_is_true(json_object_get(message, "omits")))
+		w->omits = true;
 	/* Its "abort", which says it too, may have found this worker gone already. */
 	hear_newest(w, message);
 	if (is_welcome(w) && w->joined_late != late) {

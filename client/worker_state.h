@@ -11,6 +11,7 @@
  *     compute.h   the seam to the code that computes gradients and evaluates
  *     ready.c     which chunks of a gradient are final
  *     marks.c     tensors that a slot does not push
+ *     omit.c      slots whose loss is no number, if the servers leave them out
  *     rooms.c     the buffers for gradients ("rooms"), at most two
  *     spare.c     a worker without a slot
  *     change.c    joining during the steps; slots that move to another worker
@@ -115,6 +116,7 @@ struct room { /* buffer of one gradient */
 	 * it, too. */
 	bool taken_over;
 	bool wanted;       /* the servers were asked to take the gradient out of turn */
+	bool omitted;      /* omit.c: the slot is left out, so zeros are sent */
 	uint64_t begun_ns; /* when its computation began */
 };
 
@@ -218,6 +220,11 @@ struct tern_worker {
 	uint8_t *unpushed;
 	uint32_t unpushed_count;
 	uint8_t *marks; /* what marks_of() returns */
+
+	/* omit.c: the servers leave slots out; zeros, which are sent for all of their chunks. */
+	bool omits;
+	struct tern_pool *zeros_pool; /* NULL: no slot was left out yet */
+	struct tern_buf zeros;
 
 	/* Sums over the slots of the present step: their weights, and their losses times
 	 * their weights. */
@@ -397,6 +404,11 @@ bool marks_send(struct tern_worker *w, uint32_t chunk, uint64_t step);
 const uint8_t *marks_of(const struct tern_worker *w, uint32_t chunk, uint64_t *bytes);
 void marks_fini(struct tern_worker *w);
 
+/* omit.c */
+/* The slot that was computed in this room is left out. Negative errno: it cannot be. */
+int omit_slot(struct tern_worker *w, struct room *room);
+void omit_fini(struct tern_worker *w);
+
 /* twice.c */
 /* The gradient in the room is computed. */
 void twice_say(struct tern_worker *w, const struct room *room);
@@ -404,7 +416,8 @@ void twice_say(struct tern_worker *w, const struct room *room);
 /* rooms.c */
 /* Makes the pool for what is sent as bf16. */
 int rooms_init_bf16(struct tern_worker *w);
-/* The part of a gradient that chunk number `chunk` is, as a tensor that can be sent. */
+/* The part of a gradient that chunk number `chunk` is, as a tensor that can be sent: zeros if the
+ * slot is left out. */
 struct tern_tensor rooms_tensor(const struct room *room, uint32_t chunk);
 /* Makes another gradient buffer; there must be fewer than TERN_GRADIENT_BUFFERS. With
  * `late`, the buffer is not announced to the computer, which may be busy. */

@@ -16,7 +16,18 @@ struct tern_shape tern_marks_shape(const struct tern_shape *plain)
 		.dtype = plain->dtype, .rank = 2, .dims = {1, plain->dims[0]}};
 }
 
+struct tern_shape tern_marks_omitted_shape(const struct tern_shape *plain)
+{
+	return (struct tern_shape){
+		.dtype = plain->dtype, .rank = 3, .dims = {1, 1, plain->dims[0]}};
+}
+
 bool tern_marks_follow(const struct tern_shape *shape)
 {
-	return shape->rank == 2 && shape->dims[0] == 1;
+	return (shape->rank == 2 && shape->dims[0] == 1) || tern_marks_omitted(shape);
+}
+
+bool tern_marks_omitted(const struct tern_shape *shape)
+{
+	return shape->rank == 3 && shape->dims[0] == 1 && shape->dims[1] == 1;
 }

@@ -5,6 +5,9 @@
  * step as the gradient, and the gradient's shape says so: it has two dimensions in place of
  * one, the first of which is 1. The elements of a marked tensor are sent, as zeros.
  *
+ * A slot that is left out of its step (--on-nan skip, server/omit.c) sends zeros with the marks
+ * of all tensors. The shape of its gradient has three dimensions, the first two of which are 1.
+ *
  * The marks of a chunk are one bit for each tensor that has elements in it, in the order of
  * the job: bit i % 8 of byte i / 8 for the i-th of them. So the marks of a whole gradient
  * have at most one bit for each tensor, and two for one that lies in two chunks.
@@ -45,7 +48,13 @@ static inline void tern_marks_add(uint8_t *marks, uint32_t i)
  * that does not. */
 struct tern_shape tern_marks_shape(const struct tern_shape *plain);
 
+/* The shape of a gradient of a slot that is left out; `plain` as above. */
+struct tern_shape tern_marks_omitted_shape(const struct tern_shape *plain);
+
 /* True if a gradient of this shape comes with marks. */
 bool tern_marks_follow(const struct tern_shape *shape);
+
+/* True if a gradient of this shape, which comes with marks, is that of a slot that is left out. */
+bool tern_marks_omitted(const struct tern_shape *shape);
 
 #endif

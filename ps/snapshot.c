@@ -136,9 +136,10 @@ char *tern_snapshot_encode(const struct tern_snapshot *s, const struct tern_plan
 
 	for (uint32_t i = 0; i < job->server_count; i++)
 		json_array_append_new(list, encode_part(s->id, plan, &s->parts[i], i));
-	root = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o*}", "format", FORMAT, "step",
-		(json_int_t)s->id.step, "number", (json_int_t)s->id.number, "job",
-		tern_ps_job_json(job), "parts", list, "blob", kept);
+	root = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o*, s:o*}", "format", FORMAT,
+		"step", (json_int_t)s->id.step, "number", (json_int_t)s->id.number, "job",
+		tern_ps_job_json(job), "parts", list, "blob", kept, "omitted",
+		tern_omitted_json(&s->omitted, s->id.step));
 	if (job->mode == TERN_MODE_ASYNC)
 		json_object_set_new(root, "applied", encode_applied(s));
 	if (root && (kept || !s->blob.step) &&
@@ -239,6 +240,17 @@ static int decode_applied(
 				  "which add up to the step");
 }
 
+static int decode_omitted(
+	const json_t *list, struct tern_snapshot *out, struct tern_ps_text *why)
+{
+	int r = tern_omitted_read(&out->omitted, list, out->id.step, out->job.slots);
+
+	return r == -EINVAL || r == -E2BIG ? bad(why, "omitted: expected a list of "
+						      "[step, slot], with steps of "
+						      "the snapshot and slots of the job")
+					   : r;
+}
+
 /* Takes the digest out of the manifest, and compares it. */
 static int check_digest(json_t *root, struct tern_ps_text *why)
 {
@@ -292,6 +304,8 @@ static int decode(const json_t *root, struct tern_snapshot *out, struct tern_ps_
 		r = decode_parts(json_object_get(root, "parts"), &plan, seen, out, why);
 	if (r == 0)
 		r = decode_blob(json_object_get(root, "blob"), out->id.step, out, why);
+	if (r == 0)
+		r = decode_omitted(json_object_get(root, "omitted"), out, why);
 	free(seen);
 	tern_plan_fini(&plan);
 	if (r == 0 && out->job.mode == TERN_MODE_ASYNC)
@@ -330,6 +344,7 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot)
 	free(snapshot->least);
 	free(snapshot->most);
 	tern_blob_fini(&snapshot->blob);
+	tern_omitted_fini(&snapshot->omitted);
 	tern_ps_job_fini(&snapshot->job);
 	*snapshot = (struct tern_snapshot){0};
 }

@@ -9,7 +9,8 @@
  *
  * The number behind the step is random, so no snapshot ever writes into the files of another.
  * The manifest is written when all parts are on disk: a snapshot with a manifest is complete.
- * The manifest has the job, and the size, the digest and the chunks of each part. So a part
+ * The manifest has the job, the slots that were left out of its steps ("omitted", if there are any:
+ * ps/omitted.h), and the size, the digest and the chunks of each part. So a part
  * that was cut or changed since is noticed, and the snapshot can be loaded into any number of
  * servers. It also has the newest blob of the job (ps/blob.h) of a step up to its own, if
  * there is one.
@@ -28,6 +29,7 @@
 #include "base/env.h"
 #include "ps/blob.h"
 #include "ps/job.h"
+#include "ps/omitted.h"
 #include "ps/plan.h"
 #include "ps/safetensors.h"
 
@@ -73,6 +75,7 @@ struct tern_snapshot_part {
 struct tern_snapshot {
 	struct tern_snapshot_id id;
 	struct tern_ps_job job;
+	struct tern_omitted omitted; /* slots that were left out of its steps */
 	struct tern_snapshot_part *parts;
 	uint32_t part_count;
 	/* async: by worker, how many of its steps all chunks have, and how many some chunk has. Sync
@@ -82,8 +85,8 @@ struct tern_snapshot {
 };
 
 /* The contents of the manifest of a snapshot whose parts have the chunks of `plan`, by server, and
- * their sizes and digests, as text from malloc(). Nothing of the snapshot is changed or kept. NULL: no
- * memory. */
+ * their sizes and digests, as text from malloc(). Of the slots that were left out those of the
+ * snapshot's steps are written. Nothing of the snapshot is changed or kept. NULL: no memory. */
 char *tern_snapshot_encode(
 	const struct tern_snapshot *snapshot, const struct tern_plan *plan);
 

@@ -13,16 +13,17 @@
  *                      worker can go back with the job (server/back.c); "returns":true: it
  *                      was in the job before that went back
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
- *                      "snapshots":true, "version":v, "number":k, "life":l}: all
- *                      workers have joined server j. "arithmetic" is "" unless norms are added up over
- *                      the servers; "snapshots": it takes some; v, k, l: as in "welcome"
+ *                      "snapshots":true, "omits":false, "version":v, "number":k, "life":l}:
+ *                      all workers have joined server j. "arithmetic" is "" unless norms are added
+ *                      up over the servers; "snapshots": it takes some; the rest as in "welcome"
  *   server -> worker   {"type":"welcome", "version":v, "number":k, "life":l}: v is the job's
  *                      first version, 0 or that of snapshot k of its step; in async mode the
  *                      step with which the worker begins. l is not 0: the server has
  *                      version v in memory, of this life of the job (server/memory.c), and the first
  *                      version is the lowest that a server names. "back":true: the job may go
  *                      back; "returns":true: it has gone back, and begins again; "snapshot": as of
- *                      "abort".
+ *                      "abort"; "omits":true: slots whose loss is no number are left out
+ *                      (server/omit.c).
  *                      Or {"type":"refused", "text":...}: "later":true: it may be otherwise in a
  *                      moment; "ending":true: the server goes back, and another one will take
  *                      its place. Or {"type":"again"}: send "join" again, because the server had no

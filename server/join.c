@@ -122,6 +122,19 @@ static bool read_numbers(const struct tern_server *s, const json_t *message,
 	return false;
 }
 
+/* True unless this server was started with an option that the job's mode does not have. */
+static bool has_right_mode(const struct tern_server *s, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
+{
+	if (job->mode == TERN_MODE_SYNC || !s->opts.omits)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"mode: this server has --on-nan skip, which needs sync, and the job has "
+		"%s",
+		tern_mode_text(job->mode, job->ssp).text);
+	return false;
+}
+
 /* True if this server can go on with the job from what it has in memory, or from a snapshot, or has
  * neither. The number of workers may be another one. */
 static bool goes_on_with(const struct server_peer *p, const struct tern_ps_job *job,
@@ -170,7 +183,7 @@ static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t
 		return false;
 	}
 	/* A user's wrong option costs that worker only, and no step. */
-	if (!s->has_job && !goes_on_with(p, job, why))
+	if (!s->has_job && !(has_right_mode(s, job, why) && goes_on_with(p, job, why)))
 		return false;
 	if (!s->has_job && index == 0 && has_other_number(s, job)) {
 		view_set_workers(p, job, job->workers);
@@ -255,13 +268,13 @@ void join_say_welcome(struct server_peer *p, bool running)
 	const struct tern_server *s = p->server;
 
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:b}", "type",
+		json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b}", "type",
 			"welcome", "blobs", blobs_json(s, UINT64_MAX), "version",
 			(json_int_t)resume_step_of(s, p->index), "number",
 			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
 			"snapshot", (json_int_t)back_newest(s), "back",
 			s->opts.goes_back && s->job.mode == TERN_MODE_SYNC, "returns",
-			s->opts.returns, "running", running));
+			s->opts.returns, "running", running, "omits", s->opts.omits));
 	follow_tell(p);
 }
 
@@ -435,6 +448,22 @@ static bool begins_alike(const struct tern_server *s, const json_t *message)
 				       (json_int_t)s->first_number);
 }
 
+/* True if server `index` leaves slots out if this one does. */
+static bool omits_alike(const struct tern_server *s, uint32_t index,
+	const json_t *message, struct tern_ps_text *why)
+{
+	bool omits = json_is_true(json_object_get(message, "omits"));
+
+	if (omits == s->opts.omits)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"server %u was started with --on-nan %s, and server 0 with --on-nan %s: "
+		"give all servers the same",
+		view_number(s, index), omits ? "skip" : "stop",
+		s->opts.omits ? "skip" : "stop");
+	return false;
+}
+
 /* True if server `index` begins with the same version, and takes snapshots if this one does. */
 static bool saves_alike(const struct tern_server *s, uint32_t index,
 	const json_t *message, struct tern_ps_text *why)
@@ -492,6 +521,7 @@ static bool may_be_server(struct server_peer *p, const json_t *message, uint32_t
 		       adds_up_alike(p->server, *index,
 			       json_string_value(json_object_get(message, "arithmetic")),
 			       why) &&
+		       omits_alike(p->server, *index, message, why) &&
 		       saves_alike(p->server, *index, message, why);
 	tern_ps_job_fini(&job);
 	return good;

@@ -68,11 +68,11 @@ static int introduce(struct server_peer *p)
 	if (!job)
 		return -ENOMEM;
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:o, s:s, s:b, s:I, s:I, s:I}", "type", "peer",
+		json_pack("{s:s, s:I, s:o, s:s, s:b, s:b, s:I, s:I, s:I}", "type", "peer",
 			"server", (json_int_t)s->index, "job", job, "arithmetic",
 			s->job.clip_norm > 0 ? s->opts.updater->fingerprint : "",
-			"snapshots", s->snapshots != NULL, "version",
-			(json_int_t)s->first_version, "number",
+			"snapshots", s->snapshots != NULL, "omits", s->opts.omits,
+			"version", (json_int_t)s->first_version, "number",
 			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s)));
 	return 0;
 }

@@ -356,6 +356,7 @@ bool resume_load(struct tern_server *s)
 
 	if (!r)
 		return false;
+	omit_know(s, &r->search.found.omitted);
 	r->loading = true;
 	r->part = 0;
 	load_next(r);

@@ -550,6 +550,7 @@ void tern_server_free(struct tern_server *s)
 	members_fini(s);
 	join_forget_job(s);
 	resume_fini(s);
+	tern_omitted_fini(&s->own_history.omitted);
 	tern_server_memory_free(s->from_memory);
 	blobs_fini(s);
 	tern_pool_free(s->talk_pool);

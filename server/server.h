@@ -13,6 +13,7 @@
 
 #include <tern/context.h>
 
+#include "ps/omitted.h"
 #include "ps/updater.h"
 #include "ps/vector.h"
 
@@ -84,6 +85,9 @@ struct tern_server_history {
 	uint64_t snapshot_tried_ns;
 	uint64_t failed_count;
 	char failed_why[300];
+	/* Server 0: the slots that were left out (opts.omits). Freed with tern_omitted_fini() after the
+	 * last server. */
+	struct tern_omitted omitted;
 };
 
 #define TERN_STALENESS_BINS 32u
@@ -187,6 +191,9 @@ struct tern_server_opts {
 	 * late.c. */
 	uint64_t worker_timeout_ns;
 	enum tern_on_stall on_stall;
+	/* Slots whose loss is NaN or infinite are left out of their steps (omit.c), in sync mode. All
+	 * servers of a job must have the same value. */
+	bool omits;
 	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
 	void (*note)(void *arg, const char *text);
 	/* A note that users should see from every server, since a result may not be what
@@ -204,6 +211,9 @@ struct tern_server_opts {
 	void (*saving)(void *arg);
 	/* Called on server 0: a snapshot was published, or has failed. May be NULL. */
 	void (*snapshot)(void *arg, const struct tern_server_snapshot *snapshot);
+	/* Called on server 0: a slot is left out (opts.omits), or was before the snapshot that the job
+	 * goes on from. Its `step` is counted from 1. Once for each slot and history. May be NULL. */
+	void (*omitted)(void *arg, uint64_t step, uint32_t slot);
 	/* Called on server 0: `worker` is lost; `text` says why. The job continues if
 	 * another worker is left. */
 	void (*lost)(void *arg, uint32_t worker, const char *text);

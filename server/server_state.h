@@ -25,6 +25,7 @@
  *     others.c  the servers of a job among themselves
  *     skip.c    tensors that no slot of a step has pushed
  *     twice.c   slots that two workers have computed
+ *     omit.c    slots whose loss is no number, and which are left out
  *     norm.c    the norm over all chunks and servers that a step may need
  *     async.c   gradients applied as they arrive
  *     cut.c     which of them a snapshot has (cut.h)
@@ -230,7 +231,8 @@ struct gradient { /* gradient of one slot, for one chunk */
 	/* Worker in whose memory the gradient is, or will be, read; NULL: none. */
 	struct server_peer *in_place;
 	bool arrived;
-	bool wanted; /* received before its turn, because the worker needs its buffer */
+	bool wanted;  /* received before its turn, because the worker needs its buffer */
+	bool omitted; /* omit.c: the slot is left out of this step */
 	struct seen seen[2]; /* by parity of the version */
 };
 
@@ -271,8 +273,9 @@ struct chunk {
 	/* Number of slots, counted from the first, whose gradients are in partial
 	 * sums. */
 	uint32_t folded;
-	uint32_t wanted_count; /* number of gradients with `wanted` set */
-	bool folding;          /* a task is adding up the next gradients */
+	uint32_t omitted_count; /* omit.c: slots that are left out of the present step */
+	uint32_t wanted_count;  /* number of gradients with `wanted` set */
+	bool folding;           /* a task is adding up the next gradients */
 	/* Sends of this chunk's parameters, by worker; each has two, by parity of the version. They
 	 * stay where they are when the job gets more workers (grow.c). */
 	struct publication **publications;
@@ -835,6 +838,14 @@ uint32_t skip_tensor_count(const struct chunk *c);
  * is NULL if all were in every update. -ENOMEM. */
 int skip_copy(const struct chunk *c, uint64_t **skipped, uint32_t *count);
 int skip_set(struct chunk *c, const uint64_t *skipped); /* -ENOMEM */
+
+/* omit.c */
+/* A gradient has arrived: notes whether its slot is left out. False: the job ends. */
+bool omit_take(struct gradient *g, const struct server_peer *from);
+/* All gradients of a step are here: counts the slots that are left out. False: the job ends. */
+bool omit_count(struct chunk *c);
+/* Slots that were left out of the steps of a snapshot, from which the job goes on. */
+void omit_know(struct tern_server *s, const struct tern_omitted *list);
 
 /* twice.c */
 /* A gradient has arrived, with these values and these marks; NULL: without marks. */

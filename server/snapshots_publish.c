@@ -242,7 +242,8 @@ static void write_manifest(struct tern_server *s)
 						   .part_count = s->job.server_count,
 						   .least = n->cut.least,
 						   .most = n->cut.steps,
-						   .blob = n->blob},
+						   .blob = n->blob,
+						   .omitted = s->history->omitted},
 		&s->plan);
 	n->manifest_path = tern_snapshot_path(s->opts.snapshots.directory, name.text);
 	if (n->manifest && n->manifest_path) {

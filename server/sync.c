@@ -199,7 +199,7 @@ static const float *const *inputs(const struct chunk *c)
 
 static float scale(const struct chunk *c)
 {
-	return 1.0f / (float)c->server->job.slots;
+	return 1.0f / (float)(c->server->job.slots - c->omitted_count);
 }
 
 static void apply_mean(struct tern_task *task)
@@ -332,6 +332,8 @@ static void all_here(struct chunk *c)
 {
 	uint32_t span = folds(c->server) ? tern_sum_span(c->server->job.slots) : 1;
 
+	if (!omit_count(c))
+		return;
 	for (uint32_t i = 0; i < input_count(c); i++)
 		c->sources[i] = c->sources[i * span];
 	if (is_two_phase(c)) {
@@ -472,7 +474,7 @@ static void take_in(struct gradient *g, struct server_peer *from, const uint8_t 
 
 	g->arrived = true;
 	late_slot_ended(c, from);
-	if (!chunk_takes(c, from->index, &g->req))
+	if (!chunk_takes(c, from->index, &g->req) || !omit_take(g, from))
 		return;
 	if (s->leases[slot].holder && s->leases[slot].holder != from)
 		lease_refuse_extra(

@@ -13,6 +13,7 @@
 #include "tools/earlier.h"
 
 const char *const job_on_stall[] = {"reassign", "wait", "end", NULL};
+const char *const job_on_nan[] = {"stop", "skip", NULL};
 
 int job_parse_mode(const char *text, void *at, struct message *why)
 {

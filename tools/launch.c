@@ -129,6 +129,7 @@ void launch_close(struct launch *l)
 		free(l->followed[i]);
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(l->missed); i++)
 		free(l->missed[i]);
+	tern_omitted_fini(&l->skipped);
 	secret_forget(&l->secret);
 }
 
@@ -220,12 +221,12 @@ void launch_server(struct launch *l, unsigned index, const struct launch_place *
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
 		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[42 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[44 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
-		"--workers", workers, "--server-wait", launch_server_wait(l),
-		"--drain-within", drain_s};
-	size_t n = 18;
+		"--on-nan", job_on_nan[s->on_nan], "--workers", workers, "--server-wait",
+		launch_server_wait(l), "--drain-within", drain_s};
+	size_t n = 20;
 
 	snprintf(number, sizeof(number), "%u", index);
 	snprintf(timeout_s, sizeof(timeout_s), "%.9g", s->worker_timeout_s);
@@ -547,6 +548,26 @@ void launch_take_came(struct launch *l, const char *who, json_t *event)
 	l->died[child] = l->told[child] = false;
 	free(l->missed[child]);
 	l->missed[child] = NULL;
+}
+
+/* A server that goes on from a snapshot tells of the slots again that were left out before. */
+void launch_take_skipped(struct launch *l, const char *who, json_t *event)
+{
+	const struct tern_omitted_slot slot = {
+		(uint64_t)json_integer_value(json_object_get(event, "step")),
+		(uint32_t)json_integer_value(json_object_get(event, "slot"))};
+
+	if (tern_omitted_add(&l->skipped, slot) == 0)
+		return;
+	json_object_set_new(event, "who", json_string(who));
+	launch_report(l, who, json_incref(event));
+}
+
+void launch_add_skipped(const struct launch *l, json_t *done)
+{
+	if (l->skipped.count)
+		json_object_set_new(
+			done, "skipped", json_integer((json_int_t)l->skipped.count));
 }
 
 void launch_report(struct launch *l, const char *who, json_t *event)

@@ -16,6 +16,7 @@
 #define TERN_TOOLS_LAUNCH_H
 
 #include "base/clock.h"
+#include "ps/omitted.h"
 #include "tools/job.h"
 #include "tools/logdir.h"
 #include "tools/report.h"
@@ -37,6 +38,7 @@ struct launch_settings {
 	struct device_choice server_device;
 	double worker_timeout_s;
 	int on_stall;            /* enum tern_on_stall */
+	int on_nan;              /* enum job_on_nan */
 	uint64_t server_threads; /* 0: not given */
 	struct snapshot_settings snapshots;
 	const char *logdir; /* NULL: not given */
@@ -67,6 +69,7 @@ struct restarts {
 		THREADS_OPTION("server-threads", settings, field.server_threads),        \
 		WORKER_TIMEOUT_OPTION(settings, field.worker_timeout_s),                 \
 		ON_STALL_OPTION(settings, field.on_stall),                               \
+		ON_NAN_OPTION(settings, field.on_nan),                                   \
 		SNAPSHOT_OPTIONS(settings, field.snapshots),                             \
 		LOGDIR_OPTION(settings, field.logdir),                                   \
 		OPTION(COUNT, "restarts", "K",                                           \
@@ -137,7 +140,8 @@ struct launch {
 	/* By server: its follower has begun as this server, though the process has not ended that this
 	 * process knows as the server. restart_turn() exchanges the two. */
 	bool took_over[TERN_SERVERS_MAX];
-	bool completed; /* a follower says that the job is complete */
+	bool completed;              /* a follower says that the job is complete */
+	struct tern_omitted skipped; /* slots that were left out (--on-nan skip) */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];
 	bool ready[SUPERVISE_CHILDREN_MAX]; /* [child]: this worker has read its data */
@@ -263,6 +267,11 @@ struct child *launch_take_loss(struct launch *l, const json_t *event);
 
 /* Takes the event "came" of a server: a worker takes part again that was lost. */
 void launch_take_came(struct launch *l, const char *who, json_t *event);
+
+/* Takes the event "skipped" of a server: a slot was left out of its step. */
+void launch_take_skipped(struct launch *l, const char *who, json_t *event);
+/* Adds to the event "done" how many slots were left out, if any were. */
+void launch_add_skipped(const struct launch *l, json_t *done);
 
 /* As report(), but as text on stderr if `notes_on_stderr` is set; only for events whose
  * text is their member "text". */

@@ -72,7 +72,7 @@ static void show_progress(struct output *out, const json_t *event)
 
 static void show_done(struct output *out, const json_t *event)
 {
-	char tested[160] = "", stale[64] = "", refused[48] = "";
+	char tested[160] = "", stale[64] = "", refused[48] = "", skipped[48] = "";
 	size_t n = 0;
 
 	if (json_object_get(event, "test_accuracy"))
@@ -88,11 +88,15 @@ static void show_done(struct output *out, const json_t *event)
 	if (field_number(event, "gradients_refused") > 0)
 		snprintf(refused, sizeof(refused), ", %.0f gradients refused",
 			field_number(event, "gradients_refused"));
+	if (field_number(event, "skipped") > 0)
+		snprintf(skipped, sizeof(skipped), ", %.0f %s left out",
+			field_number(event, "skipped"),
+			field_number(event, "skipped") > 1 ? "slots" : "slot");
 	output_line(out,
-		"done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s%s%s",
+		"done: %.0f steps, loss %.4f%s; %.1f steps/s, %.0f samples/s%s%s%s",
 		field_number(event, "steps"), field_number(event, "loss"), tested,
 		field_number(event, "steps_per_s"), field_number(event, "samples_per_s"),
-		stale, refused);
+		stale, refused, skipped);
 }
 
 static void show_evaluated(struct output *out, const json_t *event)
@@ -164,8 +168,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (strcmp(name, "note") == 0 || strcmp(name, "draining") == 0 ||
 		 strcmp(name, "aborting") == 0 || strcmp(name, "waiting") == 0 ||
 		 strcmp(name, "lost") == 0 || strcmp(name, "came") == 0 ||
-		 strcmp(name, "back") == 0 || strcmp(name, "snapshot") == 0 ||
-		 strcmp(name, "restart") == 0)
+		 strcmp(name, "skipped") == 0 || strcmp(name, "back") == 0 ||
+		 strcmp(name, "snapshot") == 0 || strcmp(name, "restart") == 0)
 		output_line(out, "%s", field_text(event, "text"));
 	else if (strcmp(name, "warning") == 0)
 		output_line(out, "warning: %s", field_text(event, "text"));

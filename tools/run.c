@@ -316,6 +316,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_loss(r, c, event);
 	} else if (strcmp(name, "came") == 0) {
 		launch_take_came(&r->l, c->name, event);
+	} else if (strcmp(name, "skipped") == 0) {
+		launch_take_skipped(&r->l, c->name, event);
 	} else if (strcmp(name, "joined") == 0 && first) {
 		r->joined = json_integer_value(json_object_get(event, "count"));
 	} else if (strcmp(name, "begun") == 0) {
@@ -506,6 +508,7 @@ static void report_done(struct run *r)
 		if (value)
 			json_object_set(event, names[i], value);
 	}
+	launch_add_skipped(&r->l, event);
 	report(&r->l.out, "run", event);
 }
 

@@ -36,6 +36,7 @@ struct server_settings {
 	uint64_t workers; /* 0: not given */
 	double worker_timeout_s;
 	int on_stall; /* enum tern_on_stall */
+	int on_nan;   /* enum job_on_nan */
 	struct snapshot_settings snapshots;
 	const char *logdir;
 	const char *join, *follow;
@@ -70,6 +71,7 @@ static const struct option options[] = {
 	THREADS_OPTION("threads", struct server_settings, threads),
 	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
 	ON_STALL_OPTION(struct server_settings, on_stall),
+	ON_NAN_OPTION(struct server_settings, on_nan),
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
 	LOGDIR_OPTION(struct server_settings, logdir),
 	OPTION(TEXT, "join", "ADDRESS,...",
@@ -320,6 +322,19 @@ static void came(void *arg, uint32_t worker, const char *text)
 				 (json_int_t)worker, "text", report_text(text)));
 }
 
+static void omitted(void *arg, uint64_t step, uint32_t slot)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		"slot %u of step %llu is left out: its loss is no longer a number "
+		"(--on-nan skip)",
+		slot, (unsigned long long)step);
+	role_report(arg,
+		json_pack("{ss sI sI so}", "event", "skipped", "step", (json_int_t)step,
+			"slot", (json_int_t)slot, "text", report_text(text)));
+}
+
 static void aborted(void *arg, const char *text)
 {
 	role_report(
@@ -524,6 +539,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.memory = device_memory(&s->device, settings->tensor_memory),
 		.worker_timeout_ns = (uint64_t)(settings->worker_timeout_s * 1e9),
 		.on_stall = (enum tern_on_stall)settings->on_stall,
+		.omits = settings->on_nan == JOB_NAN_SKIP,
 		.drain_ns = job_drain_ns(settings->drain_within_s, 5),
 		.note = note,
 		.warning = warning,
@@ -547,6 +563,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.snapshot = snapshot,
 		.lost = lost,
 		.came = came,
+		.omitted = omitted,
 		.aborted = aborted,
 		.followed = followed,
 		.ended = ended,
@@ -830,6 +847,7 @@ static int server_run(int argc, char **argv)
 	standby_fini(&s.standby);
 	tern_server_free(s.server);
 	tern_server_memory_free(s.memory);
+	tern_omitted_fini(&s.history.omitted);
 	tern_updater_free(s.updater);
 	logdir_end(s.logdir);
 	tell_logdir(&s);

@@ -92,9 +92,9 @@ struct train {
 static bool is_for_servers(const struct train *t, const char *arg)
 {
 	static const char *const names[] = {"--listen", "--server-device",
-		"--server-threads", "--worker-timeout", "--on-stall", "--snapshots",
-		"--snapshot-every", "--snapshot-keep", "--resume", "--logdir",
-		"--restarts", "--secret-file", "--replicas"};
+		"--server-threads", "--worker-timeout", "--on-stall", "--on-nan",
+		"--snapshots", "--snapshot-every", "--snapshot-keep", "--resume",
+		"--logdir", "--restarts", "--secret-file", "--replicas"};
 
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(names); i++)
 		if (options_is(arg, names[i]))
@@ -393,6 +393,8 @@ static void take_follower_event(
 		restart_took_over(&t->l, c);
 	} else if (strcmp(name, "completed") == 0) {
 		t->l.completed = true;
+	} else if (strcmp(name, "skipped") == 0) {
+		launch_take_skipped(&t->l, c->name, event);
 	} else if (strcmp(name, "error") == 0 || strcmp(name, "warning") == 0) {
 		json_object_set_new(event, "event", json_string("warning"));
 		json_object_set_new(event, "who", json_string(c->name));
@@ -440,6 +442,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		take_loss(t, event);
 	} else if (strcmp(name, "came") == 0) {
 		launch_take_came(&t->l, c->name, event);
+	} else if (strcmp(name, "skipped") == 0) {
+		launch_take_skipped(&t->l, c->name, event);
 	} else if (strcmp(name, "progress") == 0) {
 		take_served(t, c, event);
 	} else if (strcmp(name, "applied") == 0) {
@@ -657,6 +661,7 @@ static int conclude(struct train *t)
 		json_object_del(t->done, "finisher");
 		set_loss_of_all_slots(t);
 		set_applied(t);
+		launch_add_skipped(&t->l, t->done);
 		report(&t->l.out, "train", json_incref(t->done));
 		return EXIT_OK;
 	}
@@ -696,6 +701,11 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 {
 	int r = job_check(&s->job, error);
 
+	if (r == 0 && s->job.mode.kind != TERN_MODE_SYNC &&
+		s->launch.on_nan != JOB_NAN_STOP)
+		r = options_refuse(error,
+			"--on-nan skip needs --mode sync: in async mode a slot is a step "
+			"of its own");
 	if (r == 0)
 		r = check_replicas(s, error);
 	if (r == 0)

@@ -92,6 +92,10 @@ static void test_other_names_are_no_snapshots(void **state)
 
 /* ---- manifests ---- */
 
+static struct tern_omitted_slot some_slots[] = {{17, 3}, {200, 0}, {201, 1}};
+static const struct tern_omitted some_omitted = {
+	.slots = some_slots, .count = TERN_ARRAY_SIZE(some_slots)};
+
 static char *some_manifest(struct tern_snapshot_id id, const struct tern_ps_job *job,
 	struct tern_snapshot_part *parts)
 {
@@ -101,9 +105,11 @@ static char *some_manifest(struct tern_snapshot_id id, const struct tern_ps_job 
 	char *text;
 
 	assert_int_equal(tern_plan_init(&plan, job), 0);
-	text = tern_snapshot_encode(
-		&(struct tern_snapshot){
-			.id = id, .job = *job, .parts = parts, .blob = blob},
+	text = tern_snapshot_encode(&(struct tern_snapshot){.id = id,
+					    .job = *job,
+					    .parts = parts,
+					    .blob = blob,
+					    .omitted = some_omitted},
 		&plan);
 	assert_non_null(text);
 	tern_plan_fini(&plan);
@@ -128,6 +134,11 @@ static void check_same(const struct tern_snapshot *s, const struct tern_ps_job *
 	assert_true(s->blob.step == 199 && s->blob.bytes == 7);
 	assert_memory_equal(s->blob.data, "epoch 3", 7);
 	assert_false(tern_ps_job_differs(&s->job, job, "the test", &why));
+	/* those of later steps are no part of it */
+	assert_int_equal(s->omitted.count, 2);
+	for (uint32_t i = 0; i < s->omitted.count; i++)
+		assert_true(s->omitted.slots[i].step == some_slots[i].step &&
+			    s->omitted.slots[i].slot == some_slots[i].slot);
 }
 
 static void test_a_manifest_is_read_back(void **state)

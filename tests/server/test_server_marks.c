@@ -15,7 +15,7 @@ struct sender { /* what a worker sends, and the version that it gets after it */
 	struct tern_channel *channel;
 	struct tern_req gradient_reqs[2], marks_req,
 		version_req; /* by slot: of gradients */
-	struct tern_buf gradient, marks;
+	struct tern_buf gradient, zeros, marks;
 	bool came;
 };
 
@@ -32,6 +32,8 @@ static void sit_down(
 		tern_pool_get(rig->pool, COUNT * sizeof(float), &s->gradient), 0);
 	for (unsigned i = 0; i < COUNT; i++)
 		((float *)tern_buf_ptr(&s->gradient))[i] = 1;
+	assert_int_equal(tern_pool_get(rig->pool, COUNT * sizeof(float), &s->zeros), 0);
+	memset(tern_buf_ptr(&s->zeros), 0, COUNT * sizeof(float));
 	assert_int_equal(tern_pool_get(rig->pool, 8, &s->marks), 0);
 	memset(tern_buf_ptr(&s->marks), 1, 8);
 	join_well(rig, &s->v, job, worker);
@@ -66,6 +68,19 @@ static void send_marks(struct sender *s, uint64_t bytes)
 		0);
 }
 
+/* Leaves slot 0 out of the first step. */
+static void send_omitted(struct sender *s)
+{
+	struct tern_tensor tensor = {
+		.buf = s->zeros, .shape = tern_shape_1d(TERN_F32, COUNT)};
+
+	tensor.shape = tern_marks_omitted_shape(&tensor.shape);
+	assert_int_equal(tern_send(s->channel, &s->gradient_reqs[0],
+				 tern_key("gradient/0"), 0, &tensor, NULL, 0),
+		0);
+	send_marks(s, 1);
+}
+
 /* Waits until the server has received the gradient of slot 0 and waits for its marks. */
 static void until_marks_are_awaited(struct rig *rig)
 {
@@ -97,6 +112,7 @@ static void until_version(struct rig *rig, struct sender *s, float value)
 static void get_up(struct rig *rig, struct sender *s)
 {
 	tern_pool_put(rig->pool, &s->gradient);
+	tern_pool_put(rig->pool, &s->zeros);
 	tern_pool_put(rig->pool, &s->marks);
 }
 
@@ -218,6 +234,60 @@ static void test_a_gradient_is_refused_with_its_marks(void **state)
 	stop_and_close(&rig);
 }
 
+static void test_a_slot_that_is_left_out_does_not_count_in_the_mean(void **state)
+{
+	const struct tern_ps_job job = {.slots = 2, .workers = 1};
+	const struct tern_omitted *list;
+	struct sender s;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.omits = true;
+	sit_down(&rig, &s, &job, 0);
+	send_omitted(&s);
+	send_gradient(&s, 1, false);
+	until_version(&rig, &s, -0.01f);
+	list = &rig.server->history->omitted;
+	assert_int_equal(list->count, 1);
+	assert_true(list->slots[0].step == 1 && list->slots[0].slot == 0);
+	get_up(&rig, &s);
+	stop_and_close(&rig);
+}
+
+/* Leaves the only slot out, which ends the job with this text. */
+static void leave_all_out(bool allowed, const char *text)
+{
+	const struct tern_ps_job job = {.slots = 1, .workers = 1};
+	struct sender s;
+	struct rig rig;
+
+	open_rig(&rig);
+	rig.server->opts.omits = allowed;
+	sit_down(&rig, &s, &job, 0);
+	send_omitted(&s);
+	run_until(&rig, &rig.server->over);
+	tern_timer_set(rig.at.ctx, &rig.server->end_timer, 0);
+	run_until(&rig, &rig.ended);
+	assert_non_null(strstr(rig.text, text));
+	get_up(&rig, &s);
+	close_rig(&rig);
+}
+
+static void test_a_step_without_any_slot_ends_the_job(void **state)
+{
+	(void)state;
+	leave_all_out(true, "step 1: the loss of each of its 1 slots is no longer a");
+}
+
+static void test_no_slot_is_left_out_without_the_option(void **state)
+{
+	(void)state;
+	leave_all_out(false,
+		"worker 0 leaves slot 0 of step 1 out, and this server was started "
+		"without --on-nan skip");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +296,9 @@ int main(void)
 		cmocka_unit_test(
 			test_a_gradient_that_has_lost_its_marks_is_received_anew),
 		cmocka_unit_test(test_a_gradient_is_refused_with_its_marks),
+		cmocka_unit_test(test_a_slot_that_is_left_out_does_not_count_in_the_mean),
+		cmocka_unit_test(test_a_step_without_any_slot_ends_the_job),
+		cmocka_unit_test(test_no_slot_is_left_out_without_the_option),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,9 @@ def options_are_checked():
         refused("--mode", mode, says=[f"--mode {mode}", "must be sync, async, or ssp:K"])
     refused("--generate", 10, says=["--generate", "charlm"])
     refused("--test", "x", says=["--test", "--split"])
+    refused("--on-nan", "ignore", says=["--on-nan ignore", "stop, skip"])
+    for mode in "async", "ssp:2":
+        refused("--on-nan", "skip", "--mode", mode, says=["--on-nan skip needs --mode sync"])
     job.refused("train", "--model", "softmax", says=["--data"])
     job.refused("train", "--data", "x", says=["--model"])
 

@@ -111,6 +111,7 @@ static int gradient_or_hang(struct tern_engine *e,
 {
 	struct member *m = &current->members[0];
 	uint64_t slow_ns;
+	int r;
 
 	while (m->engine != e)
 		m++;
@@ -119,7 +120,12 @@ static int gradient_or_hang(struct tern_engine *e,
 		m->computer->task.cost_ns = ENDLESS_NS;
 	else if (slow_ns)
 		m->computer->task.cost_ns = slow_ns;
-	return m->engine_ops->gradient(e, params, grads, ready, arg, result);
+	r = m->engine_ops->gradient(e, params, grads, ready, arg, result);
+	if (job_omits(current, params->version, m->computer->work->slot)) {
+		result->loss = (double)NAN;
+		grads[0] = NAN;
+	}
+	return r;
 }
 
 static void let_hang(struct member *m)
@@ -181,6 +187,7 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 				      : j->resumes ? j->snapshots.directory
 						   : NULL,
 			    .snapshot = server_snapshot,
+			    .omits = j->omits,
 			    .goes_back = j->goes_back,
 			    .returns = m->again,
 			    .absent_ns = 30 * TERN_NS_PER_MS,
@@ -276,6 +283,16 @@ void job_start(struct job *j, const struct tern_dataset *data)
 	}
 	for (unsigned i = 0; i < j->workers; i++)
 		job_add_worker(j, i);
+}
+
+bool job_omits(const struct job *j, uint64_t version, uint32_t slot)
+{
+	return j->omits && j->plan.slots > 1 && slot == (version * 7 + 3) % j->plan.slots;
+}
+
+uint32_t job_slots_counted(const struct job *j)
+{
+	return j->plan.slots - (j->omits && j->plan.slots > 1);
 }
 
 void job_crash(struct job *j)

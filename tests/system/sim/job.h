@@ -136,6 +136,7 @@ struct job {
 	bool users; /* simulated users (user.h) compute the gradients, not engines */
 	/* The job names no number of records (struct tern_ps_job). */
 	bool no_records;
+	bool omits; /* job_omits() says of which slots the loss is no number */
 	/* Simulated programs (program.h) train in sessions; there are no engines. */
 	bool sessions;
 	/* So many of the workers, the last ones, have programs that are not deterministic. */
@@ -235,6 +236,11 @@ struct member *job_victim(struct job *j, unsigned first, unsigned count);
 /* A worker has heard of a server's new address, or of another view of the servers. */
 void job_on_moved(void *seat, uint32_t server, const char *address);
 bool job_on_viewed(void *seat, const struct tern_view *view);
+/* True if the loss of this slot is no number, so that it is left out of its step: with j->omits, one
+ * slot of each step, if there are several. */
+bool job_omits(const struct job *j, uint64_t version, uint32_t slot);
+/* Number of slots whose gradients count in each step; sync mode. */
+uint32_t job_slots_counted(const struct job *j);
 /* Crashes all members at once. */
 void job_crash(struct job *j);
 /* Adds worker `index`, also in place of one that was lost. */

@@ -161,7 +161,8 @@ static struct entry expected(const struct job *j, uint64_t number)
 	/* Records used per step. */
 	uint64_t width = j->async ? j->workers : j->plan.slots;
 	bool lost = job_workers_left(j) < j->workers;
-	bool used = number < j->plan.steps * (j->async ? 1 : j->plan.slots);
+	bool used = number < j->plan.steps * (j->async ? 1 : j->plan.slots) &&
+		    !job_omits(j, number / width, (uint32_t)(number % width));
 
 	return (struct entry){.number = number,
 		.least = used && !(j->async && lost) ? 1 : 0,
@@ -179,7 +180,7 @@ static bool is_right(
 	const struct job *j, const float *w, const struct entry *e, unsigned chunk)
 {
 	const float *place = w + chunk * CHUNK_FLOATS + record_at(j, e->number);
-	float mean_of = j->async ? 1 : (float)j->plan.slots;
+	float mean_of = j->async ? 1 : (float)job_slots_counted(j);
 	float times = roundf(-place[0] * mean_of * 100) / 100;
 	float version = roundf(-place[VERSION_PLACE] * mean_of * 100) / 100;
 

@@ -58,7 +58,7 @@ static bool rounded_right(const struct job *j)
 	const float *result = job_result(j);
 
 	for (uint64_t i = 0; result && i < ELEMENTS; i++) {
-		float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
+		float scale = j->async ? 1 : 1.0f / (float)job_slots_counted(j);
 		float count = roundf((initial(j, i) - result[i]) / scale);
 
 		if (rare_has(i) || result[i] == updated(j, initial(j, i), count))

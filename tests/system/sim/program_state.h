@@ -91,7 +91,7 @@ static inline float value_of(const struct job *j, unsigned worker, uint64_t elem
 /* The value of an element after an update with `count` as the sum of its gradients. */
 static inline float updated(const struct job *j, float initial, float count)
 {
-	float scale = j->async ? 1 : 1.0f / (float)j->plan.slots;
+	float scale = j->async ? 1 : 1.0f / (float)job_slots_counted(j);
 
 	return initial - count * scale;
 }

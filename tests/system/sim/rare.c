@@ -51,8 +51,9 @@ static float initial(const struct job *j, const struct rare *t, uint64_t i)
 }
 
 static void make_step(
-	struct reference *r, const struct rare *t, uint64_t step, uint32_t slots)
+	const struct job *j, struct reference *r, const struct rare *t, uint64_t step)
 {
+	uint32_t slots = j->plan.slots;
 	static float gradients[TERN_SLOTS_MAX][COUNT_MAX];
 	static const float *in[TERN_SLOTS_MAX];
 	bool pushed = false;
@@ -60,7 +61,7 @@ static void make_step(
 	for (uint32_t i = 0; i < slots; i++) {
 		in[i] = gradients[i];
 		memset(gradients[i], 0, sizeof(gradients[i]));
-		if (!rare_is_pushed(t, step, i))
+		if (!rare_is_pushed(t, step, i) || job_omits(j, step, i))
 			continue;
 		rare_fill(t, step, i, gradients[i]);
 		pushed = true;
@@ -76,7 +77,7 @@ static void make_step(
 		.v = tern_optimizer_has_v(r->rule.kind) ? r->v : NULL,
 		.gradients = in,
 		.gradient_count = slots,
-		.scale = 1.0f / (float)slots,
+		.scale = 1.0f / (float)job_slots_counted(j),
 		.clip = 1,
 		.count = t->count});
 }
@@ -93,7 +94,7 @@ static bool has_the_rules_values(
 	for (uint64_t i = 0; i < t->count; i++)
 		r.w[i] = initial(j, t, i);
 	for (uint64_t step = 0; step < j->plan.steps; step++)
-		make_step(&r, t, step, j->plan.slots);
+		make_step(j, &r, t, step);
 	for (uint64_t i = 0; i < t->count; i++) {
 		if (result[t->first + i] == r.w[i])
 			continue;

@@ -95,6 +95,10 @@ bool scenario_back(uint64_t seed, bool verbose, uint64_t *hash);
 /* The same with sessions of programs, which stay when servers fall. */
 bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash);
 
+/* Jobs as those two, some with followers, in which a slot of each step is left out, since its loss is no
+ * number (server/omit.c). */
+bool scenario_omit(uint64_t seed, bool verbose, uint64_t *hash);
+
 /* Jobs of scenario_back() whose servers have followers (server/follower.h). Servers, followers and workers
  * fall, also both at once, and followers stand still. No step is made again unless a server is lost
  * that has no complete follower; a version that workers have is in the memory of a complete

@@ -54,6 +54,7 @@ static const struct {
 	{"async-snapshots", scenario_async_snapshots, 50, NULL},
 	{"back", scenario_back, 50, NULL},
 	{"back-session", scenario_back_session, 50, NULL},
+	{"omit", scenario_omit, 50, NULL},
 	{"follow", scenario_follow, 50, NULL},
 	{"pairs", scenario_pairs, 50, pairs_report},
 	{"views", scenario_views, 50, views_report},

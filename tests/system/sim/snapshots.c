@@ -237,6 +237,23 @@ bool scenario_back_session(uint64_t seed, bool verbose, uint64_t *hash)
 	return ledger_run(&job, seed, verbose, hash);
 }
 
+bool scenario_omit(uint64_t seed, bool verbose, uint64_t *hash)
+{
+	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);
+	struct job job = back_job(seed);
+
+	job.omits = true;
+	if (seed % 3 == 0) {
+		program_describe(&job, seed % 4 ? (unsigned)(seed / 4 % 128) : 0);
+		program_choose_types(&job, seed / 2);
+	} else if (seed / 3 % 2) {
+		job.followed = true;
+		job.worker_timeout_ns = TERN_NS_PER_S;
+	}
+	return seed % 3 == 2 ? train_run(&opts, &job, (unsigned)(seed / 3 % 16), hash)
+			     : ledger_run(&job, seed, verbose, hash);
+}
+
 bool scenario_follow(uint64_t seed, bool verbose, uint64_t *hash)
 {
 	struct tern_sim_opts opts = job_rough_sim_opts(seed, verbose);

@@ -43,15 +43,17 @@ static const char *const models[] = {"mlp:150,20", "logreg"};
  * if kind / 4 % 2; many steps if kind / 8. */
 #define KINDS 16u
 
-/* For each kind: the parameters that an undisturbed job with one worker and one server
- * saves, computed once. */
-static char *expected[KINDS];
-static size_t expected_bytes[KINDS];
+/* For each kind, without and with slots that are left out (job_omits()): the parameters that an
+ * undisturbed job with one worker and one server saves, computed once. */
+static char *expected[2 * KINDS];
+static size_t expected_bytes[2 * KINDS];
 
-static bool compare(struct tern_sim *sim, unsigned kind)
+static bool compare(const struct job *j, unsigned kind)
 {
 	size_t bytes = 0;
-	const void *result = tern_sim_disk_get(tern_sim_disk(sim), "result", &bytes);
+	const void *result = tern_sim_disk_get(tern_sim_disk(j->sim), "result", &bytes);
+
+	kind += j->omits ? KINDS : 0;
 
 	if (!result) {
 		fprintf(stderr, "train: nothing was saved\n");
@@ -256,7 +258,7 @@ static bool run(
 	if (good && j->script)
 		good = is_saved(j);
 	if (good && !j->doomed)
-		good = j->async ? compare_with_servers(j) : compare(j->sim, kind);
+		good = j->async ? compare_with_servers(j) : compare(j, kind);
 	job_finish(j);
 	*hash = tern_sim_hash(j->sim);
 	tern_sim_free(j->sim);
@@ -265,13 +267,13 @@ static bool run(
 }
 
 /* Computes the expected result of this kind, if that was not done before. */
-static bool is_known(unsigned kind)
+static bool is_known(unsigned kind, bool omits)
 {
 	const struct tern_sim_opts opts = {.caps = TERN_CAP_PUT};
-	struct job plain = {.servers = 1, .workers = 1};
+	struct job plain = {.servers = 1, .workers = 1, .omits = omits};
 	uint64_t ignored;
 
-	return expected[kind] || run(&opts, &plain, kind, &ignored);
+	return expected[kind + (omits ? KINDS : 0)] || run(&opts, &plain, kind, &ignored);
 }
 
 /* Sets up losses by lack of progress only: a worker's engine hangs, a worker is stopped,
@@ -321,13 +323,13 @@ static bool disturb(uint64_t seed, bool async, bool late, bool verbose, uint64_t
 		job.losses = job.workers - 1;
 	if (async)
 		return run(&opts, &job, kind % 4 / 2 * 2, hash);
-	return is_known(kind) && run(&opts, &job, kind, hash);
+	return is_known(kind, false) && run(&opts, &job, kind, hash);
 }
 
 bool train_run(
 	const struct tern_sim_opts *opts, struct job *j, unsigned kind, uint64_t *hash)
 {
-	return is_known(kind) && run(opts, j, kind, hash);
+	return is_known(kind, j->omits) && run(opts, j, kind, hash);
 }
 
 bool scenario_train(uint64_t seed, bool verbose, uint64_t *hash)
@@ -388,7 +390,7 @@ bool scenario_rejoin(uint64_t seed, bool verbose, uint64_t *hash)
 		/* A crash is known after this time, and others should come soon. */
 		.reconnect_ns = (parts ? 50 : 2) * TERN_NS_PER_MS,
 		.leave_ns = 100 * TERN_NS_PER_US};
-	return is_known(kind) && run(&opts, &job, kind, hash);
+	return is_known(kind, false) && run(&opts, &job, kind, hash);
 }
 
 /* ---- workers are lost before the steps begin ---- */
@@ -482,5 +484,5 @@ bool scenario_start(uint64_t seed, bool verbose, uint64_t *hash)
 	unsigned kind = (unsigned)(seed / 16 % 2);
 
 	s.instants = seed * 7 % instants_of(&s.job);
-	return is_known(kind) && run(&opts, &s.job, kind, hash);
+	return is_known(kind, false) && run(&opts, &s.job, kind, hash);
 }
