@@ -19,26 +19,33 @@ import pytern as tern
 
 EVERY, WIDTH = 7, 12
 OUT, STEPS = sys.argv[1], int(sys.argv[2])
-state, at = b"", 0  # the state after `at` steps
+states = {}  # the state after so many steps; an early slot may be cancelled, and one of the step before it come then
 
 
-def next_state():
-    return hashlib.sha256(state + at.to_bytes(4, "little")).digest()
-
-
-def advance(to):
-    global state, at
-    while at < to:
-        state, at = next_state(), at + 1
+def state_after(step):
+    while step not in states:
+        newest = max(states)
+        states[newest + 1] = hashlib.sha256(states[newest] + newest.to_bytes(4, "little")).digest()
+    return states[step]
 
 
 def begin(session, slot):
     """Goes on from the blob. It belongs to the newest step up to that of the slot in which one was given."""
-    global state, at
     state, at = session.kept()
     print(f"kept {at} of {slot.step}", flush=True)
     assert at == slot.step // EVERY * EVERY, (at, slot.step)
-    assert len(state) == (32 if at else 0), state
+    assert len(state) == (32 if at else 0) and states.get(at, state) == state, state
+    states.clear()
+    states[at] = state
+
+
+def check_refusals(slot):
+    for wrong, kind, says in ((b"x" * 65_537, ValueError, "at most 65536 bytes, got 65537"), ("text", TypeError, "got str")):
+        try:
+            slot.keep(wrong)
+            raise AssertionError(f"{kind} was not raised")
+        except kind as error:
+            assert says in str(error), error
 
 
 def work(session):
@@ -47,13 +54,19 @@ def work(session):
     for slot in session.slots():
         if not begun or slot.rolled_back_from:
             begin(session, slot)
-        begun = True
+            try:
+                slot.keep(b"")
+                raise AssertionError("a blob was taken outside the block")
+            except tern.Error as error:
+                assert "inside `with slot:` only" in str(error), error
         with slot:
-            advance(slot.step)
-            x = numpy.frombuffer(state or bytes(32), numpy.uint8)[:WIDTH].astype(numpy.float32) / 256 + slot.number
+            if not begun:
+                check_refusals(slot)
+            begun = True
+            x = numpy.frombuffer(state_after(slot.step) or bytes(32), numpy.uint8)[:WIDTH].astype(numpy.float32) / 256 + slot.number
             slot.push(w, (slot[w] @ x - 1) * x)
             if (slot.step + 1) % EVERY == 0:
-                counts = slot.keep(next_state())
+                counts = slot.keep(state_after(slot.step + 1))
                 assert counts == (slot.number == 0 and not slot.revoked) or slot.revoked, (counts, slot)
             slot.loss(0.0)
             if not os.path.exists(f"{OUT}.go"):
@@ -63,8 +76,7 @@ def work(session):
 
 with tern.Session(steps=STEPS, slots=4, seed=3, optimizer=tern.Adam(lr=0.01), arithmetic="keep") as session:
     w = work(session)
-    advance(STEPS)
     with session.finishing() as is_finisher:
         if is_finisher:
             with open(OUT, "wb") as file:
-                file.write(w.value.tobytes() + state)
+                file.write(w.value.tobytes() + state_after(STEPS))

@@ -23,7 +23,7 @@ STEPS, EVERY = 400, 7
 
 
 def command(out):
-    return [sys.executable, "-X", "faulthandler", HERE / "keep_worker.py", out, STEPS]
+    return [sys.executable, HERE / "keep_worker.py", out, STEPS]
 
 
 @functools.cache
@@ -123,6 +123,25 @@ def program_that_comes_during_the_steps_has_the_newest_blob():
     run.end()
 
 
+def job_in_async_mode_keeps_no_blob():
+    program = """if True:
+        import pytern
+        with pytern.Session(steps=3, mode="async") as session:
+            w = session.tensor("w", 2)
+            assert session.kept() == (b"", 0)
+            for slot in session.slots():
+                with slot:
+                    try:
+                        slot.keep(b"x")
+                        raise AssertionError("it was kept")
+                    except ValueError as error:
+                        assert "sync mode" in str(error), error
+                    slot.push(w, [1.0, 2.0])
+                    slot.loss(0)
+    """
+    job.finish("run", "--", sys.executable, "-W", "ignore", "-c", program)
+
+
 def tools_show_export_and_compare_the_blob():
     run = Launched("tools")
     run.end()
@@ -145,5 +164,5 @@ def tools_show_export_and_compare_the_blob():
 
 CASES = [resumed_job_has_the_blob_with_any_number_of_processes, job_that_goes_back_in_place_has_the_blob_of_its_step,
          last_program_comes_again_and_finds_the_blob_in_memory, program_that_comes_during_the_steps_has_the_newest_blob,
-         tools_show_export_and_compare_the_blob]
+         job_in_async_mode_keeps_no_blob, tools_show_export_and_compare_the_blob]
 tap.run([case for case in CASES if len(sys.argv) < 3 or case.__name__ in sys.argv[2:]])

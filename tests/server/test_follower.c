@@ -183,6 +183,58 @@ static void test_a_follower_has_the_bytes_with_clipping(void **state)
 	check_follower(&setup);
 }
 
+/* ---- the blob of the job ---- */
+
+/* Lets the worker with slot 0 give a blob. Returns the worker. */
+static struct tern_worker *give(struct job *j, struct process *p, const char *blob)
+{
+	struct tern_worker *w = j->m[1].worker;
+
+	while (!w->computing || w->room->slot != 0 || w->keep.awaited) {
+		job_step(j);
+		if (p)
+			tern_progress(p->ctx);
+	}
+	assert_int_equal(tern_work_keep(&w->room->work, blob, strlen(blob)), 0);
+	return w;
+}
+
+static bool has_blob(const struct tern_server *s, const char *blob)
+{
+	return s->blobs[0].step && s->blobs[0].bytes == strlen(blob) &&
+	       memcmp(s->blobs[0].data, blob, strlen(blob)) == 0;
+}
+
+static void test_a_worker_with_a_blob_waits_for_the_follower(void **state)
+{
+	const struct tern_worker *w;
+	struct process p;
+	uint64_t version;
+	struct job j;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	start_job(&j);
+	w = give(&j, NULL, "before it came");
+	JOB_UNTIL(&j, has_blob(j.m[0].server, "before it came") && !w->keep.awaited);
+	follow_some_steps(&j, &p);
+	assert_true(has_blob(&p.follower->shard, "before it came"));
+	w = give(&j, &p, "later");
+	version = w->version;
+	BOTH_UNTIL(&j, &p, w->version > version);
+	assert_true(has_blob(j.m[0].server, "later"));
+	assert_true(has_blob(&p.follower->shard, "later"));
+	assert_true(p.follower->shard.blobs[0].step == version + 1);
+	give(&j, &p, "waits");
+	JOB_UNTIL(&j, has_blob(j.m[0].server, "waits"));
+	for (unsigned i = 0; i < 1000; i++)
+		job_step(&j);
+	assert_true(w->keep.awaited);
+	close_process(&p);
+	JOB_UNTIL(&j, !w->keep.awaited);
+	job_close(&j);
+}
+
 static void test_a_follower_has_the_bytes_if_slots_are_folded(void **state)
 {
 	struct setup setup = usual;
@@ -737,6 +789,7 @@ int main(void)
 		cmocka_unit_test(test_a_follower_has_the_bytes_of_its_server),
 		cmocka_unit_test(test_a_follower_has_the_bytes_with_each_optimizer),
 		cmocka_unit_test(test_a_follower_has_the_bytes_with_clipping),
+		cmocka_unit_test(test_a_worker_with_a_blob_waits_for_the_follower),
 		cmocka_unit_test(test_a_follower_has_the_bytes_if_slots_are_folded),
 		cmocka_unit_test(test_a_follower_has_the_bytes_of_bf16_tensors),
 		cmocka_unit_test(test_a_follower_has_the_bytes_over_shm),

@@ -342,6 +342,58 @@ static void push(struct program *p)
 			"a second push of a tensor");
 }
 
+/* ---- the blob of the job ---- */
+
+#define BLOB_WORDS 40u
+
+/* True if programs give a blob in this step. */
+static bool gives_blob(uint64_t step)
+{
+	return tern_mix64(step ^ 0xb10b) % 3 == 0;
+}
+
+/* Writes the blob that belongs to the version. Returns its size in bytes. */
+static size_t make_blob(uint64_t version, uint64_t words[BLOB_WORDS])
+{
+	size_t count = version % BLOB_WORDS;
+
+	for (size_t i = 0; i < count; i++)
+		words[i] = tern_mix64(version * BLOB_WORDS + i);
+	return count * sizeof(*words);
+}
+
+static void give_blob(struct program *p)
+{
+	uint64_t words[BLOB_WORDS];
+	size_t bytes = make_blob(p->info.step + 1, words);
+	int expected = p->info.slot == 0 && !tern_slot_is_revoked(p->slot);
+
+	if (p->job->async)
+		expect(p, tern_slot_keep(p->slot, words, bytes), -EINVAL,
+			"a blob in async mode");
+	else if (gives_blob(p->info.step))
+		expect(p, tern_slot_keep(p->slot, words, bytes), expected, "a blob");
+}
+
+/* The blob with which the worker has begun is the newest up to its first version, as in a job to which
+ * nothing has happened. */
+static void check_blob(struct program *p)
+{
+	uint64_t first = p->job->async ? 0 : p->member->worker->own_version;
+	uint64_t words[BLOB_WORDS], found[BLOB_WORDS], step;
+	size_t bytes = sizeof(found);
+
+	if (p->kept_by == p->incarnation)
+		return;
+	p->kept_by = p->incarnation;
+	while (first > 0 && !gives_blob(first - 1))
+		first--;
+	expect(p, tern_session_kept(p->session, found, &bytes, &step), 0, "the blob");
+	if (step != first || bytes != (first ? make_blob(first, words) : 0) ||
+		memcmp(found, words, bytes) != 0)
+		complain(p, "has begun with another blob than that of its version");
+}
+
 static void hand_in(struct program *p)
 {
 	struct tern_slot *slot = p->slot;
@@ -363,6 +415,7 @@ static void end_slot(struct program *p)
 {
 	uint64_t which = p->info.step + p->info.slot;
 
+	give_blob(p);
 	if (which % 3 == 0)
 		expect(p, tern_session_metric(p->session, "step", (double)p->info.step),
 			0, "a metric");
@@ -539,6 +592,7 @@ static void look(struct program *p)
 		memset(p->seen, 0, sizeof(p->seen));
 		check_again(p, &before);
 		check_back(p);
+		check_blob(p);
 		check_ahead(p, &said, count);
 		check_evaluate(p);
 		if (!p->early)

@@ -72,7 +72,8 @@ struct program {
 	uint64_t incarnation;
 	bool is_anew;
 	uint64_t reached, told_from, told_to;
-	bool gone; /* its process has crashed, and another one is in its place */
+	uint64_t kept_by; /* incarnation of the worker whose blob was looked at */
+	bool gone;        /* its process has crashed, and another one is in its place */
 	/* The file with the results. */
 	struct tern_file_op file;
 	struct iovec parts[TENSORS + 1];
