@@ -214,7 +214,7 @@ static void test_a_worker_with_a_blob_waits_for_the_follower(void **state)
 
 	(void)state;
 	adjust_server = take_snapshots;
-	start_job(&j);
+	start_job(&j, &usual);
 	w = give(&j, NULL, "before it came");
 	JOB_UNTIL(&j, has_blob(j.m[0].server, "before it came") && !w->keep.awaited);
 	follow_some_steps(&j, &p);
