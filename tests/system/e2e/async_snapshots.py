@@ -79,7 +79,8 @@ def killed_server_costs_a_start_of_all():
 
 
 def steps_of_a_lost_worker_are_made_after_resume():
-    running, directory = started("worker", "--servers", 1)
+    steps = 2 * STEPS
+    running, directory = started("worker", "--servers", 1, steps=steps)
     running.wait_event(is_snapshot())
     os.kill(running.pids()["worker", 1], signal.SIGKILL)
     try:
@@ -87,9 +88,9 @@ def steps_of_a_lost_worker_are_made_after_resume():
     finally:
         running.kill()
     last = shown(directory)
-    assert last["step"] < STEPS and last["applied"][1][0] < STEPS // WORKERS, last["applied"]
-    job.finish("train", *options("--servers", 2, "--snapshots", directory, "--resume", directory))
-    all_are_applied_once(directory)
+    assert last["step"] < steps and last["applied"][1][0] < steps // WORKERS, last["applied"]
+    job.finish("train", *options("--servers", 2, "--snapshots", directory, "--resume", directory, steps=steps))
+    all_are_applied_once(directory, steps)
 
 
 def sigterm_takes_a_snapshot():
