@@ -405,13 +405,7 @@ float *follow_mean(const struct chunk *c)
 /* The follower is complete: it can come in the place of this server. */
 static void is_complete(struct follow *f)
 {
-	struct tern_server *s = f->server;
-
 	f->complete = true;
-	server_note(s,
-		"server %u is followed by server %u's follower at %s: it has all %u "
-		"chunks",
-		view_own_number(s), view_own_number(s), f->address, s->chunk_count);
 	tell_all(f);
 }
 

@@ -171,6 +171,8 @@ static void show(struct output *out, const char *who, const json_t *event)
 		 strcmp(name, "skipped") == 0 || strcmp(name, "back") == 0 ||
 		 strcmp(name, "snapshot") == 0 || strcmp(name, "restart") == 0)
 		output_line(out, "%s", field_text(event, "text"));
+	else if (strcmp(name, "followed") == 0 && *field_text(event, "text"))
+		output_line(out, "%s", field_text(event, "text"));
 	else if (strcmp(name, "warning") == 0)
 		output_line(out, "warning: %s", field_text(event, "text"));
 	else if (strcmp(name, "evaluated") == 0)

@@ -341,10 +341,22 @@ static void aborted(void *arg, const char *text)
 		arg, json_pack("{ss so}", "event", "aborted", "text", report_text(text)));
 }
 
-/* Tells a launcher which process can take the place of this one. */
+/* Tells which process can take the place of this one. A launcher names it in words of its own. */
 static void followed(void *arg, const char *address)
 {
-	role_report(arg, json_pack("{ss ss}", "event", "followed", "address", address));
+	char text[300];
+
+	if (!*address) {
+		role_report(arg,
+			json_pack("{ss ss}", "event", "followed", "address", address));
+		return;
+	}
+	snprintf(text, sizeof(text),
+		"the follower at %s has all of this server's parameters, and takes its "
+		"place when it is lost",
+		address);
+	role_report(arg, json_pack("{ss ss so}", "event", "followed", "address", address,
+				 "text", report_text(text)));
 }
 
 /* Reports how many gradients were applied. A gradient is counted once for each of its
