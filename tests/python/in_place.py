@@ -167,8 +167,8 @@ def last_program_comes_again():
 
 
 def server_and_programs_come_again_at_once():
-    """The other server sometimes ends when it loses a server and a program at the same moment: all are started again
-    then (docs/limits.md)."""
+    """The other server has sometimes ended when it lost a server and a program at the same moment, and all were started
+    again (docs/limits.md): this case passes then, too."""
     for name, *victims in [("both", ("server", 1), ("worker", 1)),
                            ("all", ("server", 0), ("server", 1), ("worker", 0), ("worker", 1))]:
         with launched(name) as run:
