@@ -390,7 +390,8 @@ TERN_API int tern_slot_push(struct tern_slot *slot, uint32_t id, const float *fr
  * the step pushes it (async, ssp: if this slot does not), it is skipped: it keeps its
  * values, also with weight decay, and its rule's state and number of updates stand still.
  * `loss` is the mean over the slot's records, for progress lines; a loss that is no number
- * ends the job. The caller no longer holds the slot. If the slot is to be computed twice,
+ * ends the job, or if its servers have --on-nan skip, leaves the slot out of the step. The
+ * caller no longer holds the slot. If the slot is to be computed twice,
  * tern_session_next() gives it out again now, and the loss of the second time counts; if
  * the gradients differ then, or another tensor is not pushed, the session ends. -EINVAL:
  * the caller did not hold the slot; -EAGAIN: the slot is early. */

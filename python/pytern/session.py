@@ -280,7 +280,8 @@ class Slot:
         return self._native.keep(self._turn, data if data.c_contiguous else data.tobytes())
 
     def loss(self, value: Any, weight: Any = 1.0) -> None:
-        """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block.
+        """The mean loss over the slot's records, which progress lines show. It must be called in the slot's block. A
+        loss that is NaN or infinite ends the job, or if its servers have `--on-nan skip`, leaves the slot out of the step.
 
         `weight`: of this loss in the mean over slots, such as the number of words in the slot's records; 0 or more. It has
         no effect on gradients."""
