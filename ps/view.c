@@ -147,16 +147,25 @@ bool tern_view_has_servers_of(const struct tern_view *view, const struct tern_ps
 	return same;
 }
 
+static bool is_named(const char *address, char (*const named)[128], uint32_t named_count)
+{
+	for (uint32_t i = 0; i < named_count; i++)
+		if (strcmp(address, named[i]) == 0)
+			return true;
+	return false;
+}
+
 bool tern_view_locate(
 	struct tern_view *view, char (*const named)[128], uint32_t named_count)
 {
 	for (uint32_t i = 0; i < view->count; i++) {
-		if (view->added[i])
+		if (view->added[i] || is_named(view->servers[i], named, named_count))
 			continue;
-		if (view->numbers[i] >= named_count)
+		if (view->numbers[i] < named_count)
+			memcpy(view->servers[i], named[view->numbers[i]],
+				sizeof(view->servers[i]));
+		else if (!*view->servers[i])
 			return false;
-		memcpy(view->servers[i], named[view->numbers[i]],
-			sizeof(view->servers[i]));
 	}
 	return true;
 }

@@ -48,8 +48,9 @@ uint32_t tern_view_find(const struct tern_view *view, uint32_t number);
 bool tern_view_has_servers_of(
 	const struct tern_view *view, const struct tern_ps_job *job);
 
-/* Replaces the addresses of those that users have named by those that they have named here,
- * `named`. False: the view has a server beyond these. */
+/* Replaces the addresses of those that users have named by those that they have named here, `named`:
+ * by number, since the list may be one of all servers with which the job began, unless the view's address is
+ * in the list. A server beyond the list keeps the view's address. False: that is not known. */
 bool tern_view_locate(
 	struct tern_view *view, char (*const named)[128], uint32_t named_count);
 
