@@ -119,7 +119,24 @@ static void test_named_servers_are_where_the_user_says(void **state)
 	assert_true(tern_view_locate(&view, here, 3));
 	assert_string_equal(view.servers[1], "tcp://z:1");
 	assert_string_equal(view.servers[2], "tcp://d:1");
-	assert_false(tern_view_locate(&view, here, 2));
+}
+
+/* A user names the servers that the job has now, and not those with which it began. */
+static void test_a_list_of_present_servers_is_understood(void **state)
+{
+	static char present[3][128] = {"tcp://a:1", "tcp://c:1", "tcp://d:1"};
+	static char two[2][128] = {"tcp://x:1", "tcp://y:1"};
+	struct tern_view view = some_view();
+
+	(void)state;
+	assert_true(tern_view_locate(&view, present, 3));
+	assert_string_equal(view.servers[0], "tcp://a:1");
+	assert_string_equal(view.servers[1], "tcp://c:1");
+	assert_true(tern_view_locate(&view, two, 2));
+	assert_string_equal(view.servers[0], "tcp://x:1");
+	assert_string_equal(view.servers[1], "tcp://c:1");
+	view.servers[1][0] = '\0';
+	assert_false(tern_view_locate(&view, two, 2));
 }
 
 static void test_malformed_views_are_refused(void **state)
@@ -186,6 +203,7 @@ int main(void)
 		cmocka_unit_test(test_a_job_has_the_workers_of_its_view),
 		cmocka_unit_test(test_servers_are_compared_by_number_and_order),
 		cmocka_unit_test(test_named_servers_are_where_the_user_says),
+		cmocka_unit_test(test_a_list_of_present_servers_is_understood),
 		cmocka_unit_test(test_malformed_views_are_refused),
 	};
 

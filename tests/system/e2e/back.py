@@ -317,6 +317,20 @@ def servers_are_added_and_removed():
     hand.end()
 
 
+def new_worker_names_the_servers_that_are_left():
+    """The numbers of the two servers are 0 and 2, and its user does not know the address that server 1 had."""
+    hand = Hand("left", "tcp", servers=3)
+    hand.workers[0].wait_event(makes_steps)
+    drain(hand, 1)
+    assert hand.servers.pop(1).end() == 0
+    begin_again(hand.servers)
+    hand.lose("workers", 1, signal.SIGKILL)
+    del hand.addresses[1]
+    hand.workers[1] = hand.worker(1, "--servers", 2)
+    hand.workers[1].wait_event(makes_steps)
+    hand.end()
+
+
 def lost_server_is_removed():
     """The job waits for a server that is lost, and goes on without it when it is removed. A worker that was started with
     the old list of servers then comes, too."""
@@ -423,7 +437,8 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
          workers_are_added_to_a_job, job_waits_without_workers, only_a_job_by_hand_with_snapshots_gets_more_workers,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
-         worker_that_was_lost_too_comes_later, servers_are_added_and_removed, lost_server_is_removed,
+         worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
+         new_worker_names_the_servers_that_are_left, lost_server_is_removed,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
          aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,
          server_that_cannot_hand_over_in_time_says_what_is_lost,
