@@ -145,7 +145,9 @@ static void release(struct chunk *c)
 
 void async_worker_lost(struct tern_server *s)
 {
-	for (uint32_t i = 0; s->job.mode == TERN_MODE_ASYNC && i < s->chunk_count; i++) {
+	if (s->job.mode != TERN_MODE_ASYNC)
+		return;
+	for (uint32_t i = 0; i < s->chunk_count && !s->over; i++) {
 		struct chunk *c = &s->chunks[i];
 
 		release(c);
@@ -155,13 +157,15 @@ void async_worker_lost(struct tern_server *s)
 
 uint64_t async_held_at(const struct tern_server *s, uint32_t worker)
 {
+	uint64_t least = UINT64_MAX;
+
 	for (uint32_t i = 0; i < s->chunk_count; i++) {
 		const struct stream *t = &s->chunks[i].streams[worker];
 
 		if (t->held || t->deferred)
-			return t->step;
+			least = TERN_MIN(least, t->step);
 	}
-	return UINT64_MAX;
+	return least;
 }
 
 /* ---- copies ---- */

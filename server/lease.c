@@ -230,6 +230,9 @@ void lease_maybe_done(struct tern_server *s)
 	if (s->index != 0 || s->job.mode != TERN_MODE_ASYNC || !s->running || s->over ||
 		s->all_done)
 		return;
+	/* A job without workers ends at once: a last snapshot could not be finished. */
+	if (s->bye_count == 0 && s->lost_count == s->job.workers)
+		return;
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (lease_is_live(s->workers[i]) && !s->workers[i]->done)
 			return;

@@ -866,7 +866,9 @@ bool async_is_done(const struct server_peer *p); /* the worker has taken all its
 void async_on_pull(struct server_peer *p);
 void async_worker_lost(struct tern_server *s);
 /* How many steps the worker has taken if it waits for a copy that is held until others have
- * taken theirs, or until a snapshot has its copy (cut.h); UINT64_MAX: it does not. */
+ * taken theirs, or until a snapshot has its copy (cut.h); UINT64_MAX: it does not. The least
+ * number of all chunks: while a snapshot is taken, one chunk may defer a gradient that another
+ * chunk has applied. */
 uint64_t async_held_at(const struct tern_server *s, uint32_t worker);
 /* Number of the worker's steps that were applied to the chunk, with the one that is being applied. */
 uint64_t async_steps_begun(const struct chunk *c, uint32_t worker);

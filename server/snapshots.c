@@ -196,6 +196,8 @@ void snapshots_on_report(struct server_peer *p, const json_t *message)
 			"for");
 		return;
 	}
+	if (s->over)
+		return; /* no memory for the list */
 	n->parts[p->index].bytes = report.bytes;
 	n->parts[p->index].digest = report.digest;
 	if (report.why)
@@ -271,26 +273,43 @@ void snapshots_on_begin(struct server_peer *zero, const json_t *message)
 	snapshot_take(s, (struct tern_snapshot_id){(uint64_t)step, (uint32_t)number});
 }
 
+/* Writes what the snapshot waits for. */
+static void name_awaited(const struct tern_server *s, char *text, size_t bytes)
+{
+	const struct snapshots *n = s->snapshots;
+	bool closed = n->cut.state == CUT_CLOSED;
+	const bool *told = closed ? n->cut.heard : n->reported;
+	uint32_t i = 0;
+
+	if (n->state == SNAPSHOTS_CLEANING) {
+		snprintf(text, bytes, "the removal of older ones");
+	} else if (n->state == SNAPSHOTS_PUBLISHING) {
+		snprintf(text, bytes, "its manifest");
+	} else if (n->cut.state == CUT_DRAINING) {
+		snprintf(text, bytes, "gradients of steps before the snapshot");
+	} else {
+		while (i + 1 < s->job.server_count && told[i])
+			i++;
+		snprintf(text, bytes, "the %s of server %u",
+			closed ? "numbers of steps" : "part", view_number(s, i));
+	}
+}
+
 /* A snapshot takes long, perhaps since a disk does not answer. Says for what it waits. */
 static void say_slow(struct tern_timer *timer)
 {
 	struct snapshots *n = tern_container_of(timer, struct snapshots, slow_timer);
 	struct tern_server *s = n->server;
-	char whose[40] = "its manifest";
-	uint32_t i = 0;
+	char awaited[60];
 
 	if (s->over || s->opts.ctx->ending)
 		return;
-	while (i < s->job.server_count && n->reported[i])
-		i++;
-	if (n->state == SNAPSHOTS_TAKING)
-		snprintf(
-			whose, sizeof(whose), "the part of server %u", view_number(s, i));
+	name_awaited(s, awaited, sizeof(awaited));
 	server_warn(s,
 		"the snapshot of step %llu is being taken for %llu s, and waits for %s",
 		(unsigned long long)n->id.step,
 		(unsigned long long)((tern_now_ns(s->env) - n->begun_ns) / TERN_NS_PER_S),
-		n->state == SNAPSHOTS_CLEANING ? "the removal of older ones" : whose);
+		awaited);
 	tern_timer_set(s->opts.ctx, timer, tern_now_ns(s->env) + 10 * SLOW_NS);
 }
 
