@@ -514,6 +514,8 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	*out = s->stats;
 	out->has_job = s->has_job;
 	out->goes_back = back_is_allowed(s);
+	if (s->has_job)
+		out->mode = tern_mode_text(s->job.mode, s->job.ssp);
 	out->no_workers = s->no_workers;
 	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;

@@ -13,6 +13,7 @@
 
 #include <tern/context.h>
 
+#include "ps/job.h"
 #include "ps/omitted.h"
 #include "ps/updater.h"
 #include "ps/vector.h"
@@ -93,10 +94,12 @@ struct tern_server_history {
 #define TERN_STALENESS_BINS 32u
 
 struct tern_server_stats {
-	bool has_job;   /* a worker has joined */
-	bool goes_back; /* opts.goes_back, and all workers that are here go back, too */
-	uint32_t index; /* number of this server (ps/view.h) */
-	uint32_t server_count; /* of the job; 0: not known */
+	bool has_job; /* a worker has joined */
+	/* opts.goes_back, the mode is sync, and all workers that are here go back, too */
+	bool goes_back;
+	struct tern_mode_text mode; /* of the job; "": not known */
+	uint32_t index;             /* number of this server (ps/view.h) */
+	uint32_t server_count;      /* of the job; 0: not known */
 	/* Server 0 begins with this snapshot, and this server has found another one: the next
 	 * one in its place begins with server 0's. Step 0: it has found none. */
 	uint64_t told_step;

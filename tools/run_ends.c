@@ -62,14 +62,18 @@ void run_take_begun(struct run *r, const struct child *c, const json_t *event)
 				   "killed, all processes "
 				   "are started again";
 
+	const char *mode = json_string_value(json_object_get(event, "mode"));
+
 	launch_take_begun(&r->l, c);
 	r->begun = r->l.begun;
 	if (!r->l.opts.goes_back)
 		return;
 	if (json_is_false(json_object_get(event, "goes_back"))) {
 		r->l.opts.goes_back = false;
-		launch_report(&r->l, "run",
-			json_pack("{ss ss}", "event", "note", "text", text));
+		/* In async and ssp mode no job goes back in place, whatever its programs wait for. */
+		if (mode && strcmp(mode, "sync") == 0)
+			launch_report(&r->l, "run",
+				json_pack("{ss ss}", "event", "note", "text", text));
 	}
 	if (!is_back(r) && r->l.went_back && !r->l.failed_ns)
 		forget_causes(r);

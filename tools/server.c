@@ -271,8 +271,8 @@ static void begun(void *arg)
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	logdir_begin(s->logdir, stats.steps);
-	role_report(arg,
-		json_pack("{ss sb}", "event", "begun", "goes_back", stats.goes_back));
+	role_report(arg, json_pack("{ss ss sb}", "event", "begun", "mode",
+				 stats.mode.text, "goes_back", stats.goes_back));
 }
 
 /* The launcher must not end this process before it has saved. */

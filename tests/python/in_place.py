@@ -195,6 +195,20 @@ def server_that_was_asked_to_end_comes_again():
         run.end()
 
 
+def program_in_async_mode_hears_nothing_of_going_back():
+    program = """if True:
+        import pytern
+        with pytern.Session(steps=3, mode="async") as session:
+            w = session.tensor("w", 2)
+            for slot in session.slots():
+                with slot:
+                    slot.push(w, [1.0, 2.0])
+                    slot.loss(0)
+    """
+    run = job.finish("run", "--json", "--snapshots", SCRATCH / "async.snapshots", "--", sys.executable, "-c", program)
+    assert not any(e["event"] == "note" and "does not go back" in e["text"] for e in run.events), run.events
+
+
 def programs_that_do_not_go_back_are_started_again():
     """Their sessions have server_wait=0, or the user's TERN_SERVER_WAIT is 0."""
     for name in "BACK_WAIT", "TERN_SERVER_WAIT":
@@ -240,5 +254,6 @@ CASES = [servers_of_c_programs_come_again, servers_of_numpy_programs_come_again,
          last_program_comes_again, server_and_programs_come_again_at_once, second_server_falls_while_the_job_goes_back,
          server_that_was_asked_to_end_comes_again, programs_that_do_not_go_back_are_started_again,
          programs_that_end_instead_are_started_again, without_a_server_to_tell_the_programs_all_are_started_again,
-         interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job]
+         interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job,
+         program_in_async_mode_hears_nothing_of_going_back]
 tap.run([case for case in CASES if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]])
