@@ -127,10 +127,23 @@ static json_t *encode_applied(const struct tern_snapshot *s)
 	return list;
 }
 
+/* True if the parts of the manifest have all that is wanted: an allocation may have failed. */
+static bool is_complete(const struct tern_snapshot *s, const json_t *root)
+{
+	const struct tern_omitted *omitted = &s->omitted;
+	bool omits = omitted->count && omitted->slots[0].step <= s->id.step;
+
+	return json_array_size(json_object_get(root, "parts")) == s->job.server_count &&
+	       (!s->blob.step || json_object_get(root, "blob")) &&
+	       (!omits || json_object_get(root, "omitted")) &&
+	       (s->job.mode != TERN_MODE_ASYNC || json_array_size(json_object_get(root,
+							  "applied")) == s->job.workers);
+}
+
 char *tern_snapshot_encode(const struct tern_snapshot *s, const struct tern_plan *plan)
 {
 	const struct tern_ps_job *job = &s->job;
-	json_t *list = json_array(), *kept = tern_blob_json(&s->blob), *root;
+	json_t *list = json_array(), *root;
 	struct digest_text digest;
 	char *text = NULL;
 
@@ -138,12 +151,11 @@ char *tern_snapshot_encode(const struct tern_snapshot *s, const struct tern_plan
 		json_array_append_new(list, encode_part(s->id, plan, &s->parts[i], i));
 	root = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o*, s:o*}", "format", FORMAT,
 		"step", (json_int_t)s->id.step, "number", (json_int_t)s->id.number, "job",
-		tern_ps_job_json(job), "parts", list, "blob", kept, "omitted",
-		tern_omitted_json(&s->omitted, s->id.step));
+		tern_ps_job_json(job), "parts", list, "blob", tern_blob_json(&s->blob),
+		"omitted", tern_omitted_json(&s->omitted, s->id.step));
 	if (job->mode == TERN_MODE_ASYNC)
 		json_object_set_new(root, "applied", encode_applied(s));
-	if (root && (kept || !s->blob.step) &&
-		json_array_size(list) == job->server_count && digest_of(root, &digest) &&
+	if (root && is_complete(s, root) && digest_of(root, &digest) &&
 		json_object_set_new(root, "digest", json_string(digest.text)) == 0)
 		text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
 	json_decref(root);
@@ -386,6 +398,18 @@ static void copy_starts(
 	}
 }
 
+/* The least number of steps of a job in which each worker makes the steps that it has made. */
+static uint64_t least_steps(const struct tern_snapshot *snapshot)
+{
+	uint64_t least = 0, workers = snapshot->job.workers;
+
+	for (uint32_t i = 0; i < workers; i++)
+		if (snapshot->most[i])
+			least = TERN_MAX(
+				least, (snapshot->most[i] - 1) * workers + i + 1);
+	return least;
+}
+
 /* Async: false if the job's workers cannot make the steps that follow those of the snapshot. */
 static bool has_same_tickets(const struct tern_snapshot *snapshot,
 	const struct tern_ps_job *job, const char *who, struct tern_ps_text *why)
@@ -409,7 +433,7 @@ static bool has_same_tickets(const struct tern_snapshot *snapshot,
 			who, (unsigned long long)job->steps, i,
 			(unsigned long long)tern_ps_job_steps_of(job, i),
 			(unsigned long long)snapshot->most[i],
-			(unsigned long long)snapshot->most[i] * job->workers);
+			(unsigned long long)least_steps(snapshot));
 		return false;
 	}
 	return true;

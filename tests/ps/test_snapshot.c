@@ -483,15 +483,38 @@ static void test_the_steps_of_each_async_worker_are_read_back(void **state)
 	}
 }
 
-static void check_async_differs(const struct tern_ps_job *job, const char *expected)
+static void check_steps_differ(
+	uint64_t *steps, const struct tern_ps_job *job, const char *expected)
 {
-	uint64_t steps[] = {20, 180};
 	struct tern_snapshot s = {
 		.id = {200, 5}, .job = async_job(), .least = steps, .most = steps};
 
 	assert_int_equal(tern_snapshot_differs(&s, job, "worker 0", &why), !!expected);
 	if (expected && !strstr(why.text, expected))
 		fail_msg("expected \"%s\", got \"%s\"", expected, why.text);
+}
+
+static void check_async_differs(const struct tern_ps_job *job, const char *expected)
+{
+	check_steps_differ((uint64_t[]){20, 180}, job, expected);
+}
+
+static void test_an_async_job_goes_on_with_as_many_steps(void **state)
+{
+	struct tern_ps_job job = async_job();
+
+	(void)state;
+	job.steps = 300;
+	check_steps_differ((uint64_t[]){180, 20}, &job,
+		"worker 0 makes 150, and it has made 180: go on with 359 or more");
+	job.steps = 358;
+	check_steps_differ((uint64_t[]){180, 20}, &job, "go on with 359 or more");
+	job.steps = 359;
+	check_steps_differ((uint64_t[]){180, 20}, &job, NULL);
+	job.steps = 200;
+	check_steps_differ((uint64_t[]){110, 120}, &job,
+		"worker 0 makes 100, and it has made 110: go on with 240 or more");
+	check_steps_differ((uint64_t[]){200, 0}, &job, "go on with 399 or more");
 }
 
 static void test_an_async_job_goes_on_with_as_many_workers(void **state)
@@ -707,6 +730,7 @@ int main(void)
 		cmocka_unit_test(test_a_job_of_other_processes_may_go_on),
 		cmocka_unit_test(test_another_job_may_not_go_on),
 		cmocka_unit_test(test_the_steps_of_each_async_worker_are_read_back),
+		cmocka_unit_test(test_an_async_job_goes_on_with_as_many_steps),
 		cmocka_unit_test(test_an_async_job_goes_on_with_as_many_workers),
 		cmocka_unit_test(test_the_newest_that_is_whole_is_found),
 		cmocka_unit_test(test_a_changed_snapshot_is_passed_over),
