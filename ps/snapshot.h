@@ -18,10 +18,11 @@
  * A part is a safetensors file. For chunk c it has "w.c", the parameters; if the optimizer
  * keeps them, "m.c" and "v.c"; and if a slot has not pushed all tensors (server/skip.c),
  * "skipped.c": for each tensor of the chunk, how many steps have not updated it. In async mode it has
- * "applied.c": for each worker, how many of its steps were applied to the chunk. That is the same
- * number for all chunks, which the manifest has, too, and the step of the snapshot is the sum of
- * these numbers. It is one more in some chunks if a worker was lost while it sent a gradient: this
- * step is torn.
+ * "applied.c": for each worker, how many of its steps were applied to the chunk. The manifest has for
+ * each worker the number of steps that all chunks have, and the number of steps that some chunk has.
+ * These two numbers differ only if a step is torn: a worker was lost while it sent the gradient of that
+ * step, so some chunks have it, and others have not. The step of the snapshot is the sum of the numbers
+ * of steps that some chunk has.
  */
 #ifndef TERN_PS_SNAPSHOT_H
 #define TERN_PS_SNAPSHOT_H

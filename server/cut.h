@@ -16,7 +16,9 @@
  * waits for gradients that are being sent, and never for a worker that waits for a server.
  *
  * A worker that is lost while its gradient is on its way leaves a torn step: some chunks have it,
- * and others will not get it. The snapshot says so (ps/snapshot.h).
+ * and others will not get it. The snapshot says so (ps/snapshot.h). When a job goes on from a snapshot
+ * with a torn step, some chunks have this step from the start. So the cut of the next snapshot has it,
+ * too, and that snapshot waits until the worker of the torn step has made it again, or is lost.
  */
 #ifndef TERN_SERVER_CUT_H
 #define TERN_SERVER_CUT_H

@@ -5,7 +5,7 @@
  * that of the snapshot, but for the numbers of workers, servers and steps. When the chunks are
  * made, their values are read from the parts that have them, one part after the other. The
  * first version of the job is then the step of the snapshot. In async mode each worker begins with
- * its own step: the first one that some chunk does not have.
+ * its own step: the first one that is missing in at least one chunk of the job.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -18,7 +18,8 @@
  * server holds at most one copy of its share.
  *
  * Async mode: there is no step that all chunks come to, so the servers agree on one number of steps
- * for each worker (cut.h). The step of such a snapshot is the sum of these numbers.
+ * for each worker (cut.h). The step of such a snapshot is the sum of the numbers of steps that some chunk
+ * has. They differ from the numbers of steps that all chunks have only if a step is torn.
  */
 #ifndef TERN_SERVER_SNAPSHOT_STATE_H
 #define TERN_SERVER_SNAPSHOT_STATE_H
