@@ -136,11 +136,13 @@ static bool is_sent(const struct tern_worker *w, uint32_t chunk, uint32_t but)
 	return false;
 }
 
-/* Returns a server other than `but` for which this worker waits: for "finished" or "done"
+/* Returns a server other than `but` for which this worker waits: for "kept", "finished" or "done"
  * from server 0, for the answer to "where" or "pull", for a part of a version, or for the
  * end of sending a gradient whose buffer may be needed. -1: none. */
 static int waits_for(const struct tern_worker *w, uint32_t but)
 {
+	if (w->keep.awaited && but != 0)
+		return 0;
 	if (w->state == WORKER_FINISHING && !w->results.finisher && but != 0)
 		return 0;
 	for (uint32_t i = 0; i < w->job.server_count; i++)

@@ -5,8 +5,8 @@
  * A worker whose servers leave slots out sends no part of a gradient before it knows the slot's
  * loss (tern_work_end()). So no server ever has a gradient of such a slot, and no step has to be
  * taken back. The worker sends zeros in its place, with marks that no tensor was pushed, and a shape that
- * says so (ps/marks.h). Whoever computes the slot gets the same loss, so after a loss of this worker
- * another one sends the same.
+ * says so (ps/marks.h). The loss follows from the job alone. So if this worker is killed, the worker that
+ * takes over the slot leaves it out, too.
  */
 #include "client/worker_state.h"
 

@@ -10,6 +10,7 @@
 #include "client/worker_state.h"
 
 #include <errno.h>
+#include <math.h>
 
 #include "kernels/bf16.h"
 
@@ -42,7 +43,7 @@ const struct tern_buf *versions_current(const struct tern_worker *w)
 
 static void report_step(struct tern_worker *w)
 {
-	double loss = w->step_weight > 0 ? w->step_loss / w->step_weight : 0;
+	double loss = w->step_weight > 0 ? w->step_loss / w->step_weight : NAN;
 
 	if (w->step_weight > 0) {
 		if (w->loss_count == 0)

@@ -24,8 +24,10 @@ struct tern_view;
 struct tern_worker;
 
 struct tern_worker_progress {
-	uint64_t step;    /* number of steps done */
-	double loss;      /* weighted mean of this worker's slots in that step */
+	uint64_t step; /* number of steps done */
+	/* Weighted mean of this worker's slots in that step; NAN: it had no slot, or all of its slots
+	 * were left out (tern server --on-nan skip). */
+	double loss;
 	uint64_t records; /* records that this worker has computed */
 	uint64_t bytes;   /* bytes of gradients and parameters that it has transferred */
 };
