@@ -125,11 +125,11 @@ static int checkpoint_run(int argc, char **argv)
 
 const struct command checkpoint_command = {
 	.name = "checkpoint",
-	.usage = "list DIR | show PATH | verify PATH | export PATH --to FILE "
+	.usage = "list DIR | show PATH | verify PATH | export PATH [--to FILE] "
 		 "[--blob FILE] | "
 		 "diff A B, and [options]",
 	.summary = "list, check and compare the snapshots of a job, and export their "
-		   "parameters",
+		   "parameters and the blob of the program",
 	.options = options,
 	.run = checkpoint_run,
 };

@@ -21,10 +21,17 @@ static uint64_t bytes_of(const struct iovec *parts, int count)
 	return bytes;
 }
 
+/* The directory of a path; the caller frees it. NULL: no memory. */
+static char *directory_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("./");
+}
+
 int checkpoint_check_target(
 	const char *option, const char *path, uint64_t bytes, struct message *error)
 {
-	const char *slash = strrchr(path, '/');
 	struct stat st;
 	char *directory;
 	int r;
@@ -32,7 +39,7 @@ int checkpoint_check_target(
 	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
 		return options_refuse(
 			error, "%s %.300s: expected the path of a file", option, path);
-	directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("./");
+	directory = directory_of(path);
 	r = directory ? host_file_probe(directory, bytes) : -ENOMEM;
 	free(directory);
 	return r < 0 ? options_refuse(error, "%s %.300s: %s", option, path, strerror(-r))
@@ -51,6 +58,39 @@ static int check_target(const struct checkpoint_call *call, const char *option,
 	return checkpoint_check_target(option, path, bytes, error);
 }
 
+static bool have_one_inode(const char *a, const char *b)
+{
+	struct stat at_a, at_b;
+
+	return stat(a, &at_a) == 0 && stat(b, &at_b) == 0 && at_a.st_dev == at_b.st_dev &&
+	       at_a.st_ino == at_b.st_ino;
+}
+
+static const char *name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* True if both paths lead to one file, which need not be there yet. */
+static bool is_one_file(const char *a, const char *b)
+{
+	char *of_a, *of_b;
+	bool is_one;
+
+	if (strcmp(a, b) == 0 || have_one_inode(a, b))
+		return true;
+	if (strcmp(name_of(a), name_of(b)) != 0)
+		return false;
+	of_a = directory_of(a);
+	of_b = directory_of(b);
+	is_one = of_a && of_b && have_one_inode(of_a, of_b);
+	free(of_a);
+	free(of_b);
+	return is_one;
+}
+
 /* Tells a wrong --to or --blob before the parts are read. */
 static int check_targets(const struct checkpoint_call *call, const struct checkpoint *c,
 	struct message *error)
@@ -61,6 +101,10 @@ static int check_targets(const struct checkpoint_call *call, const struct checkp
 		return options_refuse(error,
 			"--blob %.300s: snapshot %s has no blob: its program gave none",
 			call->blob, tern_snapshot_short_name(c->snapshot.id).text);
+	if (call->blob && call->to && is_one_file(call->to, call->blob))
+		return options_refuse(error,
+			"--blob %.300s: --to names the same file: expected two files",
+			call->blob);
 	if (call->blob && check_target(call, "--blob", call->blob, blob->bytes, error))
 		return -1;
 	return call->to ? check_target(call, "--to", call->to,
@@ -68,21 +112,36 @@ static int check_targets(const struct checkpoint_call *call, const struct checkp
 			: 0;
 }
 
+/* Adds the blob to an event, in which "step" and "bytes" are those of the parameters. */
+static void tell_blob(
+	json_t *event, const struct checkpoint_call *call, const struct tern_blob *blob)
+{
+	json_object_set_new(event, "blob", report_text(call->blob));
+	json_object_set_new(event, "blob_step", json_integer((json_int_t)blob->step));
+	json_object_set_new(event, "blob_bytes", json_integer((json_int_t)blob->bytes));
+}
+
 static void tell(struct checkpoint_call *call, const struct checkpoint *c, uint64_t bytes)
 {
 	const struct tern_snapshot *s = &c->snapshot;
 	struct tern_snapshot_name name = tern_snapshot_short_name(s->id);
 
-	if (call->out.json)
-		output_json(json_pack("{ss sI so sI sI}", "snapshot", name.text, "step",
-			(json_int_t)s->id.step, "file", report_text(call->to), "bytes",
-			(json_int_t)bytes, "tensors", (json_int_t)s->job.param_count));
-	else
+	if (call->out.json) {
+		json_t *event = json_pack("{ss sI so sI sI}", "snapshot", name.text,
+			"step", (json_int_t)s->id.step, "file", report_text(call->to),
+			"bytes", (json_int_t)bytes, "tensors",
+			(json_int_t)s->job.param_count);
+
+		if (call->blob)
+			tell_blob(event, call, &s->blob);
+		output_json(event);
+	} else {
 		output_line(&call->out,
 			"%s: the parameters of %s, after step %llu: %u tensors, %llu "
 			"bytes",
 			call->to, name.text, (unsigned long long)s->id.step,
 			s->job.param_count, (unsigned long long)bytes);
+	}
 }
 
 int checkpoint_write_params(const struct tern_ps_job *job, const float *flat,

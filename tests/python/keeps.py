@@ -152,6 +152,13 @@ def tools_show_export_and_compare_the_blob():
     said = look("export", run.snapshots, "--blob", file)
     assert said[0].endswith("of step 399: 32 bytes") and file.read_bytes() == state_after(399), said
     job.refused("checkpoint", "export", run.snapshots, "--blob", file, says=["the file is there already"])
+    params = SCRATCH / "tools.safetensors"
+    params.unlink(missing_ok=True)
+    for one in params, f"{params.parent}/./{params.name}":
+        job.refused("checkpoint", "export", run.snapshots, "--to", params, "--blob", one, says=["the same file"])
+    both = json.loads(look("export", run.snapshots, "--to", params, "--blob", file, "--overwrite", "--json")[0])
+    assert (both["file"], both["step"], both["bytes"]) == (str(params), STEPS, params.stat().st_size), both
+    assert (both["blob"], both["blob_step"], both["blob_bytes"]) == (str(file), 399, 32), both
     job.refused("checkpoint", "show", run.snapshots, "--blob", file, says=["only export has this option"])
     manifests = sorted(run.snapshots.glob("step-*.json"))
     assert "the blob: the bytes differ" in look("diff", manifests[0], manifests[-1], code=1)
