@@ -8,8 +8,8 @@
  *     or to a snapshot that is being taken, to b - 1 or a later version. The newest blob and the one
  *     before it are all that is needed.
  *
- * A follower of server 0 has the blobs as well, and the worker is answered only when the follower has
- * said so. A snapshot that is being taken has a copy of its own (snapshots.c), since it is published
+ * A follower of server 0 has the blobs as well. When it has an update of each chunk, the worker is
+ * answered only when the follower has said that it has the blob. A snapshot that is being taken has a copy of its own (snapshots.c), since it is published
  * when training has gone on.
  */
 #include <errno.h>
@@ -55,24 +55,31 @@ void blobs_add(struct tern_server *s, struct tern_blob *blob)
 
 json_t *blobs_json(const struct tern_server *s, uint64_t version)
 {
-	json_t *list = json_array(), *blob;
+	json_t *list = json_array();
 
-	for (unsigned i = 0; i < TERN_BLOBS; i++)
-		if (s->blobs[i].step <= version && (blob = tern_blob_json(&s->blobs[i])))
-			json_array_append_new(list, blob);
+	for (unsigned i = 0; i < TERN_BLOBS && s->index == 0; i++) {
+		const struct tern_blob *blob = &s->blobs[i];
+
+		if (blob->step && blob->step <= version &&
+			json_array_append_new(list, tern_blob_json(blob)) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
 	return list;
 }
 
-bool blobs_read(struct tern_server *s, const json_t *list)
+int blobs_read(struct tern_server *s, const json_t *list)
 {
 	for (size_t i = json_array_size(list); i-- > 0;) {
 		struct tern_blob blob;
+		int r = tern_blob_read(json_array_get(list, i), s->job.steps, &blob);
 
-		if (tern_blob_read(json_array_get(list, i), s->job.steps, &blob) < 0)
-			return false;
+		if (r < 0)
+			return r == -ENOMEM ? r : -EPROTO;
 		blobs_add(s, &blob);
 	}
-	return true;
+	return 0;
 }
 
 /* ---- a worker gives one ---- */

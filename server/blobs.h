@@ -12,9 +12,11 @@ const struct tern_blob *blobs_find(const struct tern_server *s, uint64_t version
 void blobs_begin(struct tern_server *s, uint64_t version);
 /* Adds a newer blob than those that are here. Leaves no blob in *blob. */
 void blobs_add(struct tern_server *s, struct tern_blob *blob);
-/* Writes and reads the blobs of versions up to this one. False: they are wrong, or no memory. */
+/* The blobs of versions up to this one; on servers other than 0 an empty list, since they only have what
+ * a snapshot had. NULL: no memory; a message that is packed with it ends its connection. */
 json_t *blobs_json(const struct tern_server *s, uint64_t version);
-bool blobs_read(struct tern_server *s, const json_t *list);
+/* Adds the blobs of such a list. -EPROTO: they are wrong; -ENOMEM. */
+int blobs_read(struct tern_server *s, const json_t *list);
 void blobs_on_keep(struct server_peer *worker, const json_t *message);
 /* The follower has the blobs up to this version, or the server goes on without it: answers the
  * workers. */

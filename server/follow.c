@@ -20,7 +20,7 @@
  *     chunk on any server, which is what memory.c needs.
  *
  * A follower must not stop the job: it is dropped when its connection is down, or when it has not
- * acknowledged an update for the time limit of a worker. The versions that have waited are published
+ * acknowledged an update or a blob for the time limit of a worker. The versions that have waited are published
  * then.
  */
 #include "server/follow.h"
@@ -69,7 +69,11 @@ struct follow {
 	uint64_t state_bytes;    /* of STATES_MOST */
 	bool complete;
 	/* Versions of the blobs that were sent, and acknowledged; 0: none. */
-	uint64_t blob_sent, blob_acked, blob_ns;
+	uint64_t blob_sent, blob_acked;
+	uint64_t
+		blob_ns; /* when the follower began to owe a blob, or acknowledged one since */
+	/* The newest blob whose worker was answered before the follower had it. */
+	uint64_t blob_unawaited;
 	struct tern_timer timer;
 	uint64_t due_ns; /* when the timer is to fire */
 };
@@ -402,9 +406,18 @@ float *follow_mean(const struct chunk *c)
 		       : NULL;
 }
 
-/* The follower is complete: it can come in the place of this server. */
-static void is_complete(struct follow *f)
+/* True if the follower has the state of all chunks and an update of each. */
+static bool is_filled(const struct follow *f)
 {
+	return f->complete_count == f->server->chunk_count;
+}
+
+/* A follower that is complete can come in the place of this server. It must have those blobs, too, for
+ * which no worker has waited until it had them. */
+static void maybe_complete(struct follow *f)
+{
+	if (f->complete || !is_filled(f) || f->blob_acked < f->blob_unawaited)
+		return;
 	f->complete = true;
 	tell_all(f);
 }
@@ -443,8 +456,8 @@ static void acknowledged(struct tern_req *req)
 		return;
 	}
 	k->acked = k->sent;
-	if (is_first && ++f->complete_count == f->server->chunk_count)
-		is_complete(f);
+	f->complete_count += is_first;
+	maybe_complete(f);
 	maybe_publish(k);
 }
 
@@ -456,14 +469,15 @@ static void watch(struct follow *f, uint64_t since_ns)
 	tern_timer_set(s->opts.ctx, &f->timer, f->due_ns);
 }
 
-/* The timer has fired. Drops the follower if its oldest update is overdue, else sets the timer for
- * that. If the timer fires late, this server itself was stopped or had no processor, so the follower
+/* The timer has fired. Drops the follower if its oldest update or blob is overdue, else sets the timer
+ * for that. If the timer fires late, this server itself was stopped or had no processor, so the follower
  * gets the time anew. */
 static void is_late(struct tern_timer *timer)
 {
 	struct follow *f = tern_container_of(timer, struct follow, timer);
 	struct tern_server *s = f->server;
 	uint64_t now_ns = tern_now_ns(s->env), oldest_ns = UINT64_MAX;
+	const char *what = "an update";
 	char why[100];
 
 	if (s->over || s->opts.ctx->ending || !f->peer)
@@ -471,8 +485,10 @@ static void is_late(struct tern_timer *timer)
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		if (f->chunks[i].sent != f->chunks[i].acked || f->chunks[i].sending)
 			oldest_ns = TERN_MIN(oldest_ns, f->chunks[i].sent_ns);
-	if (f->blob_sent != f->blob_acked)
-		oldest_ns = TERN_MIN(oldest_ns, f->blob_ns);
+	if (f->blob_sent != f->blob_acked && f->blob_ns < oldest_ns) {
+		oldest_ns = f->blob_ns;
+		what = "a blob of the job";
+	}
 	if (oldest_ns == UINT64_MAX)
 		return;
 	if (now_ns - f->due_ns > s->tick_ns) {
@@ -483,7 +499,7 @@ static void is_late(struct tern_timer *timer)
 		watch(f, oldest_ns);
 		return;
 	}
-	snprintf(why, sizeof(why), "it has not acknowledged an update for %.3g s",
+	snprintf(why, sizeof(why), "it has not acknowledged %s for %.3g s", what,
 		(double)s->opts.worker_timeout_ns / 1e9);
 	drop(f, why);
 }
@@ -494,19 +510,23 @@ bool follow_send_blob(struct tern_server *s)
 
 	if (!f || !f->peer)
 		return false;
+	if (f->blob_sent == f->blob_acked)
+		f->blob_ns = tern_now_ns(s->env);
 	f->blob_sent = s->blobs[0].step;
-	f->blob_ns = tern_now_ns(s->env);
 	tern_talk_say(&f->peer->talk, json_pack("{s:s, s:o}", "type", "blob", "blob",
 					      tern_blob_json(&s->blobs[0])));
 	if (!f->timer.place)
 		watch(f, f->blob_ns);
-	return true;
+	if (!is_filled(f))
+		f->blob_unawaited = f->blob_sent;
+	return is_filled(f);
 }
 
 bool follow_owes_blob(const struct tern_server *s)
 {
-	return s->follow && s->follow->peer &&
-	       s->follow->blob_sent != s->follow->blob_acked;
+	const struct follow *f = s->follow;
+
+	return f && f->peer && is_filled(f) && f->blob_sent != f->blob_acked;
 }
 
 void follow_on_blob(struct server_peer *follower, const json_t *message)
@@ -519,7 +539,9 @@ void follow_on_blob(struct server_peer *follower, const json_t *message)
 		return;
 	}
 	f->blob_acked = (uint64_t)step;
+	f->blob_ns = tern_now_ns(follower->server->env);
 	blobs_followed(follower->server, f->blob_acked);
+	maybe_complete(f);
 }
 
 void follow_send(struct chunk *c)
@@ -532,7 +554,8 @@ void follow_send(struct chunk *c)
 		return;
 	*head = (struct follow_head){.version = c->version + 1,
 		.clip = (float)c->clip,
-		.snapshot = back_newest(c->server)};
+		.snapshot = back_newest(c->server),
+		.blob = f->blob_unawaited};
 	memset(head + 1, 0, update_head_bytes(c) - sizeof(*head));
 	skip_describe(c, head, (uint8_t *)(head + 1));
 	k->sent = c->version + 1;
@@ -622,6 +645,7 @@ static bool is_refused(
 	const char *arithmetic =
 		json_string_value(json_object_get(message, "arithmetic"));
 	const char *mine = s->opts.updater->fingerprint;
+	bool omits = json_is_true(json_object_get(message, "omits"));
 
 	if (!address || !members_is_address(address) || !arithmetic)
 		snprintf(text, bytes,
@@ -649,6 +673,12 @@ static bool is_refused(
 			"must be "
 			"the same, since the bytes are",
 			arithmetic, view_own_number(s), mine);
+	else if (omits != s->opts.omits)
+		snprintf(text, bytes,
+			"it was started with --on-nan %s, and server %u with --on-nan "
+			"%s: give a follower the option of its server",
+			omits ? "skip" : "stop", view_own_number(s),
+			s->opts.omits ? "skip" : "stop");
 	else
 		return false;
 	return true;
@@ -693,8 +723,7 @@ static void accept(struct server_peer *p, const char *address)
 				  "number", (json_int_t)view_own_number(s), "server",
 				  (json_int_t)s->index, "life", (json_int_t)s->life,
 				  "snapshot", (json_int_t)back_newest(s), "job", job));
-	if (s->chunk_count == 0)
-		is_complete(s->follow);
+	maybe_complete(s->follow);
 }
 
 void follow_on_follow(struct server_peer *p, const json_t *message)

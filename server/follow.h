@@ -25,6 +25,9 @@ struct follow_head {
 	uint8_t zero[2];
 	uint64_t
 		snapshot; /* update: step of the newest snapshot that the server knows of */
+	/* update: version of the newest blob whose worker was answered before the follower had it;
+	 * 0: there is none */
+	uint64_t blob;
 };
 
 /* Sizes of these tensors in bytes, and where the vectors begin. */
@@ -54,10 +57,10 @@ size_t follow_name_owing(const struct tern_server *s, char *text, size_t bytes);
 void follow_end(struct tern_server *s); /* the server ends */
 void follow_fini(struct tern_server *s);
 
-/* Sends the newest blob (blobs.c) to the follower, and calls blobs_followed() when it has it. False:
- * there is no follower. */
+/* Sends the newest blob (blobs.c) to the follower, and calls blobs_followed() when it has it. False: no
+ * worker needs to wait for that, since there is no follower, or it is still being filled. */
 bool follow_send_blob(struct tern_server *s);
-/* True if the follower has not said yet that it has the newest blob. */
+/* True if workers wait until the follower says that it has the newest blob. */
 bool follow_owes_blob(const struct tern_server *s);
 void follow_on_blob(struct server_peer *follower, const json_t *message);
 

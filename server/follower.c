@@ -131,7 +131,8 @@ static void submit(struct follower_chunk *k, void (*run)(struct tern_task *),
 
 static bool is_complete(const struct tern_follower *f)
 {
-	return f->follows && f->updated_count == f->shard.chunk_count;
+	return f->follows && f->updated_count == f->shard.chunk_count &&
+	       f->shard.blobs[0].step >= f->blob_needed;
 }
 
 static void maybe_complete(struct tern_follower *f)
@@ -236,6 +237,7 @@ static void update_came(struct tern_req *req)
 	}
 	k->version = head->version;
 	f->shard.snapshot_step = TERN_MAX(f->shard.snapshot_step, head->snapshot);
+	f->blob_needed = TERN_MAX(f->blob_needed, head->blob);
 	f->updated_count += !k->updated;
 	k->updated = true;
 	acknowledge(k);
@@ -365,10 +367,10 @@ static int adopt(struct tern_follower *f, const json_t *message, struct tern_ps_
 		r = shard_check_followed(s, 0, why);
 	if (r == 0)
 		r = shard_init(s);
-	if (r == 0 && !blobs_read(s, json_object_get(message, "blobs"))) {
+	if (r == 0)
+		r = blobs_read(s, json_object_get(message, "blobs"));
+	if (r == -EPROTO && !*why->text)
 		snprintf(why->text, sizeof(why->text), "its blobs cannot be right");
-		return -EPROTO;
-	}
 	return r == 0 ? list_chunks(f) : r;
 }
 
@@ -414,8 +416,9 @@ static void say_follow(struct tern_follower *f)
 
 	if (members_write_own(&f->shard, address, sizeof(address)) == 0)
 		tern_talk_say(&f->talk,
-			json_pack("{s:s, s:s, s:s}", "type", "follow", "address", address,
-				"arithmetic", f->opts.updater->fingerprint));
+			json_pack("{s:s, s:s, s:s, s:b}", "type", "follow", "address",
+				address, "arithmetic", f->opts.updater->fingerprint,
+				"omits", f->opts.omits));
 }
 
 /* Notes once why the follower waits. */
@@ -504,6 +507,7 @@ static void on_blob(struct tern_follower *f, const json_t *message)
 	blobs_add(&f->shard, &blob);
 	tern_talk_say(&f->talk,
 		json_pack("{s:s, s:I}", "type", "blob", "step", (json_int_t)step));
+	maybe_complete(f);
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)

@@ -15,9 +15,10 @@
  *
  * Control messages (ps/talk.h):
  *
- *   follower -> server {"type":"follow", "address":a, "arithmetic":f}: the sender wants to follow
- *                      the receiver. It listens at a, and would serve there. f is the
- *                      fingerprint of its updater, which must be the server's
+ *   follower -> server {"type":"follow", "address":a, "arithmetic":f, "omits":o}: the sender wants to
+ *                      follow the receiver. It listens at a, and would serve there. f is the
+ *                      fingerprint of its updater, and o is true if it was started with
+ *                      --on-nan skip: both must be the server's
  *   server -> follower {"type":"followed", "number":i, "server":j, "life":l, "snapshot":v,
  *                      "blobs":[...], "job":{...}}: the server has number i and index j in the job, whose
  *                      "servers" are the newest addresses; l: server/memory.h; v: step of
@@ -42,8 +43,10 @@
  *   gradient_key, step v        server -> follower: the update that makes version v (follow.h)
  *   marks_key, step v           follower -> server: v, as a TERN_U64: that update is in memory
  *
- * A follower is complete when it has the state of all chunks and an update of each. So it has the
- * chunk's newest version and the one before. A version of a complete follower's server is sent to
+ * A follower is complete when it has the state of all chunks and an update of each, so that it has the
+ * chunk's newest version and the one before, and the blobs that were given meanwhile. Workers do not
+ * wait for a follower that is still being filled, so a blob may come later than an update that belongs
+ * to it; the update names the blob. A version of a complete follower's server is sent to
  * workers only when the follower has all that it is made from.
  */
 #ifndef TERN_SERVER_FOLLOWER_H
@@ -71,6 +74,9 @@ struct tern_follower_opts {
 	uint64_t wait_ns;
 	/* Limit of parameters and state, in bytes; 0: TERN_POOL_BYTES_MAX. */
 	uint64_t memory_bytes;
+	/* In the server's place, slots are left out whose loss is NaN or infinite (struct
+	 * tern_server_opts). A server with another value refuses the follower. */
+	bool omits;
 	/* The memory that a former follower of the same server has kept; NULL: none. It is kept until the
 	 * server begins to fill this one. Owned by the follower, once tern_follower_new() has
 	 * succeeded. */

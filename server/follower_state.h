@@ -50,6 +50,7 @@ struct tern_follower {
 	struct tern_server shard;
 	struct follower_chunk *chunks; /* [shard.chunk_count] */
 	uint32_t updated_count;
+	uint64_t blob_needed; /* version of the newest blob that an update names */
 };
 
 #endif

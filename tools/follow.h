@@ -21,6 +21,7 @@ struct standby {
 	char *listen;
 	size_t listen_bytes;
 	uint64_t memory_bytes, wait_s;
+	bool omits; /* --on-nan skip */
 	/* The role's (tools/role.h); they call standby_stop() and standby_describe() while the
 	 * standby has a follower. */
 	void (*stop)(struct role *role, const char *why, bool save);

@@ -680,6 +680,7 @@ static int stand_by(struct server_role *s)
 	s->standby.listen = s->address;
 	s->standby.listen_bytes = sizeof(s->address);
 	s->standby.memory_bytes = memory_bytes();
+	s->standby.omits = s->settings->on_nan == JOB_NAN_SKIP;
 	s->standby.wait_s = settings->server_wait_s;
 	s->standby.memory = TERN_TAKE(s->memory);
 	r = standby_run(&s->standby);

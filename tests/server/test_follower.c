@@ -4,6 +4,7 @@
  * has the bytes that the server has. What happens to a job whose servers are lost is in the
  * simulator (scenario `follow`).
  */
+#include "server/blobs.h"
 #include "server/follow.h"
 #include "server/follower_state.h"
 #include "server/memory.h"
@@ -235,6 +236,30 @@ static void test_a_worker_with_a_blob_waits_for_the_follower(void **state)
 	job_close(&j);
 }
 
+static void test_no_worker_waits_for_a_follower_that_is_being_filled(void **state)
+{
+	struct tern_blob blob = {0};
+	struct tern_server *s;
+	struct process p;
+	struct job j;
+
+	(void)state;
+	adjust_server = take_snapshots;
+	s = start_job(&j, &usual);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, s->follow);
+	assert_int_equal(tern_blob_set(&blob, step_of(&j) + 1, "meanwhile", 9), 0);
+	blobs_add(s, &blob);
+	assert_false(follow_send_blob(s));
+	assert_false(follow_owes_blob(s));
+	BOTH_UNTIL(&j, &p, follow_is_complete(s));
+	assert_true(stats_of(&p).complete);
+	assert_true(has_blob(&p.follower->shard, "meanwhile"));
+	assert_true(p.follower->blob_needed == blobs_find(s, UINT64_MAX)->step);
+	close_process(&p);
+	job_close(&j);
+}
+
 static void test_a_follower_has_the_bytes_if_slots_are_folded(void **state)
 {
 	struct setup setup = usual;
@@ -435,6 +460,20 @@ static void test_a_follower_with_another_arithmetic_is_refused(void **state)
 	(void)state;
 	adjust_server = take_snapshots;
 	check_refused(&usual, "it computes with \"abacus\"");
+}
+
+static void omit_slots(struct tern_server_opts *opts)
+{
+	take_snapshots(opts);
+	opts->omits = true;
+}
+
+static void test_a_follower_with_another_on_nan_is_refused(void **state)
+{
+	(void)state;
+	adjust_server = omit_slots;
+	check_refused(&usual,
+		"it was started with --on-nan stop, and server 0 with --on-nan skip");
 }
 
 static void test_a_server_has_one_follower(void **state)
@@ -790,6 +829,8 @@ int main(void)
 		cmocka_unit_test(test_a_follower_has_the_bytes_with_each_optimizer),
 		cmocka_unit_test(test_a_follower_has_the_bytes_with_clipping),
 		cmocka_unit_test(test_a_worker_with_a_blob_waits_for_the_follower),
+		cmocka_unit_test(
+			test_no_worker_waits_for_a_follower_that_is_being_filled),
 		cmocka_unit_test(test_a_follower_has_the_bytes_if_slots_are_folded),
 		cmocka_unit_test(test_a_follower_has_the_bytes_of_bf16_tensors),
 		cmocka_unit_test(test_a_follower_has_the_bytes_over_shm),
@@ -799,6 +840,7 @@ int main(void)
 			test_a_server_of_a_job_without_snapshots_is_not_followed),
 		cmocka_unit_test(test_a_server_of_an_async_job_is_not_followed),
 		cmocka_unit_test(test_a_follower_with_another_arithmetic_is_refused),
+		cmocka_unit_test(test_a_follower_with_another_on_nan_is_refused),
 		cmocka_unit_test(test_a_server_has_one_follower),
 		cmocka_unit_test(test_whoever_comes_to_a_follower_is_told_to_come_again),
 		cmocka_unit_test(test_a_follower_that_stands_still_is_dropped),

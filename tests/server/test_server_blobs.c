@@ -3,6 +3,7 @@
  * refused. */
 #include "tests/server/server_bed.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "server/blobs.h"
@@ -71,6 +72,21 @@ static void add(struct tern_server *s, uint64_t step_of_blob)
 	assert_null(blob.data);
 }
 
+/* Checks how many blobs of versions up to this one are told, and that they can be read. */
+static void check_told(const struct tern_server *s, uint64_t version, unsigned count)
+{
+	json_t *list = blobs_json(s, version);
+	struct tern_server reader = {.job = {.steps = 100}};
+
+	assert_int_equal(json_array_size(list), count);
+	assert_int_equal(blobs_read(&reader, list), 0);
+	assert_true(reader.blobs[0].step == (count ? s->blobs[2 - count].step : 0));
+	json_array_append_new(list, json_string("no blob"));
+	assert_int_equal(blobs_read(&reader, list), -EPROTO);
+	json_decref(list);
+	blobs_fini(&reader);
+}
+
 static void test_the_newest_up_to_a_version_is_found(void **state)
 {
 	struct tern_server s = {.index = 0};
@@ -84,6 +100,11 @@ static void test_the_newest_up_to_a_version_is_found(void **state)
 	assert_true(blobs_find(&s, 100)->step == 9 && blobs_find(&s, 9)->step == 9);
 	assert_true(blobs_find(&s, 8)->step == 7 && blobs_find(&s, 7)->step == 7);
 	assert_null(blobs_find(&s, 6));
+	check_told(&s, 100, 2);
+	check_told(&s, 8, 1);
+	check_told(&s, 6, 0);
+	s.index = 1;
+	check_told(&s, 100, 0);
 	blobs_begin(&s, 9);
 	assert_true(s.blobs[0].step == 9);
 	blobs_begin(&s, 8);

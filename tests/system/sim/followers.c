@@ -101,6 +101,7 @@ static void start_follower(struct job *j, struct standby *b)
 		    &(struct tern_follower_opts){.domain = tern_sim_domain(b->process),
 			    .ctx = b->ctx,
 			    .updater = b->updater,
+			    .omits = j->omits,
 			    .server = b->followed,
 			    .listen = b->address,
 			    .wait_ns = b->memory ? RETURNS_NS : WAIT_NS,
