@@ -394,6 +394,14 @@ static void check_blob(struct program *p)
 		complain(p, "has begun with another blob than that of its version");
 }
 
+/* A slot with a blob counts when server 0 has the blob. It does not if it was revoked before. */
+static void settle(struct program *p)
+{
+	if (p->gave && p->member->worker->record_count + 1 == p->computed)
+		p->computed--;
+	p->gave = false;
+}
+
 static void hand_in(struct program *p)
 {
 	struct tern_slot *slot = p->slot;
@@ -409,6 +417,7 @@ static void hand_in(struct program *p)
 	p->verify_left += !counts && p->info.repeated;
 	p->caught = counts && p->info.repeated && p->member->fickle;
 	p->computed += counts && !p->again && !p->caught;
+	p->gave = !p->job->async && p->info.slot == 0 && gives_blob(p->info.step);
 }
 
 static void end_slot(struct program *p)
@@ -561,6 +570,7 @@ static void end(struct program *p)
 		keep_final(p);
 	if (p->caught)
 		check_caught(p);
+	settle(p);
 	if (m->worker->record_count != p->computed)
 		complain(p, "has handed in another number of slots than counts");
 }
@@ -585,6 +595,8 @@ static void look(struct program *p)
 	if (p->again && dice(p, 980)) /* the slot may be revoked meanwhile */
 		return wait_a_while(p);
 	r = tern_session_next(p->session, &p->slot, &p->info);
+	if (r == 0)
+		settle(p);
 	if (r == 0) {
 		if (p->has_finished)
 			complain(p, "got a slot after it had used the results");

@@ -54,6 +54,7 @@ struct program {
 	uint64_t verify_left;
 	bool again;
 	uint64_t computed; /* slots whose results were handed in */
+	bool gave;         /* a blob, in the slot that was handed in last */
 	/* The slots that come, as the session said when the program got its slot, and the
 	 * number of slots that the worker had at the start. */
 	struct tern_slot_info ahead[AHEAD];
