@@ -515,6 +515,18 @@ def end_without_a_snapshot_asks_for_no_requeue():
         assert bool(said) == (name == "late") and all("no snapshot within 1.25 s" in s for s in said), said
 
 
+def job_that_waits_for_a_worker_is_aborted():
+    server = job.Job("server", "--listen", "127.0.0.1:0", "--json")
+    address = server.wait_event(lambda e: e["event"] == "listening")["address"]
+    worker = job.Job("worker", *job.small("--workers", 2, "--join", address, "--index", 0), "--json")
+    server.wait_event(lambda e: e["event"] == "joined")
+    job.finish("abort", "--join", address, "--why", "the wrong data")
+    for process in server, worker:
+        assert process.end() == 1, process.code
+        errors = [e["text"] for e in process.events if e["event"] == "error"]
+        assert len(errors) == 1 and "aborted the job: the wrong data" in errors[0], errors
+
+
 def abort_needs_a_server_and_a_short_reason():
     job.refused("abort", says=["--join is missing"])
     job.refused("abort", "--join", "tcp://127.0.0.1:9", "--why", "x" * 201, says=["--why", "201 bytes", "at most 200"])
@@ -559,6 +571,6 @@ tap.run([
     termination_with_snapshots_takes_one_and_asks_for_a_requeue,
     terminated_program_with_snapshots_asks_for_a_requeue,
     end_without_a_snapshot_asks_for_no_requeue,
-    abort_needs_a_server_and_a_short_reason,
+    job_that_waits_for_a_worker_is_aborted, abort_needs_a_server_and_a_short_reason,
     time_for_an_end_is_a_number_of_seconds,
 ])
