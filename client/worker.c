@@ -437,7 +437,8 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->opts.returns = true;
 	if (json_is_true(json_object_get(message, "omits")))
 		w->omits = true;
-	/* Its "abort", which says it too, may have found this worker gone already. */
+	/* The server's "abort", which names the newest snapshot too, may have come when this worker
+	 * was already gone. */
 	hear_newest(w, message);
 	if (is_welcome(w) && w->joined_late != late) {
 		worker_give_up(w, w->back_is_possible ? -EAGAIN : -EPROTO,
@@ -492,6 +493,16 @@ static void join_again(struct worker_server *s)
 	json_decref(job);
 }
 
+/* Answers whether this worker runs, and with which parameters to save. */
+static void say_here(struct worker_server *s)
+{
+	const struct tern_worker *w = s->worker;
+
+	tern_talk_say(&s->talk,
+		json_pack("{s:s, s:I}", "type", "here", "version",
+			(json_int_t)(w->version > w->first_version ? w->version : 0)));
+}
+
 static void heard(struct tern_talk *talk, const json_t *message)
 {
 	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
@@ -519,10 +530,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "leave") == 0 && w->leaving) {
 		may_leave(w, message);
 	} else if (strcmp(type, "there") == 0) {
-		tern_talk_say(&s->talk,
-			json_pack("{s:s, s:I}", "type", "here", "version",
-				(json_int_t)(w->version > w->first_version ? w->version
-									   : 0)));
+		say_here(s);
 	} else if (strcmp(type, "give") == 0) {
 		give_on_give(s);
 	} else if (strcmp(type, "done") == 0) {

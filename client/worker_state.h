@@ -467,8 +467,8 @@ void places_start(struct tern_worker *w); /* the worker joins its servers */
 void places_end(struct tern_worker *w);
 bool places_has_other(
 	const struct worker_server *s); /* the server's other address is known */
-/* The next worker joins this server at its other address, if anybody has told that one. False: nobody has. The
- * caller ends this worker with -EAGAIN. */
+/* The next worker joins this server at its other address, if anybody has told that one. False: nobody
+ * has. The caller ends this worker with -EAGAIN. */
 bool places_turn(struct worker_server *s);
 /* Ends this worker, whose next one joins this server at its other address. False: none is known. */
 bool places_look_elsewhere(struct worker_server *s);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Snapshots: what a job's servers hold at the end of one step, or in async mode after a certain
- * number of steps of each worker, as files in a directory that all servers share. A snapshot is one manifest and one part for each server:
+ * number of steps of each worker, as files in a directory that all servers share. A snapshot is
+ * one manifest and one part for each server:
  *
  *     step-000000000200-1f2e3d4c.json                  the manifest
  *     step-000000000200-1f2e3d4c.0.safetensors         the part of server 0
@@ -101,8 +102,8 @@ void tern_snapshot_fini(struct tern_snapshot *snapshot);
 bool tern_snapshot_check_part(const struct tern_snapshot *snapshot, uint32_t part,
 	const void *data, size_t bytes, struct tern_ps_text *why);
 
-/* The vector `what` ("w", "m", "v", "skipped" or "applied") of a chunk in a part. NULL: there is none of
- * this type and number of elements. */
+/* The vector `what` ("w", "m", "v", "skipped" or "applied") of a chunk in a part. NULL: there is
+ * none of this type and number of elements. */
 const struct tern_safetensor *tern_snapshot_vector(const struct tern_safetensors *file,
 	const char *what, uint32_t chunk, enum tern_dtype dtype, uint64_t count);
 /* Copies the elements of a vector, in this machine's byte order. */

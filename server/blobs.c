@@ -9,8 +9,8 @@
  *     before it are all that is needed.
  *
  * A follower of server 0 has the blobs as well. When it has an update of each chunk, the worker is
- * answered only when the follower has said that it has the blob. A snapshot that is being taken has a copy of its own (snapshots.c), since it is published
- * when training has gone on.
+ * answered only when the follower has said that it has the blob. A snapshot that is being taken has
+ * a copy of its own (snapshots.c), since it is published when training has gone on.
  */
 #include <errno.h>
 

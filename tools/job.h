@@ -142,13 +142,13 @@ extern const char *const job_on_stall[];
 		"ends",                                                                  \
 		settings, field, .choices = job_on_stall, .initial = "reassign")
 
-/* What becomes of a slot whose loss is NaN or infinite: values of --on-nan. */
+/* Values of --on-nan: how servers treat a slot whose loss is NaN or infinite. */
 enum job_on_nan {
 	JOB_NAN_STOP, /* it ends the job */
 	JOB_NAN_SKIP, /* it is left out of its step (server/omit.c) */
 };
 extern const char *const job_on_nan[];
-/* A row for the same; `field` is an int. */
+/* A row for --on-nan; `field` is an int. */
 #define ON_NAN_OPTION(settings, field)                                                   \
 	OPTION(CHOICE, "on-nan", "stop|skip",                                            \
 		"what happens if the loss of a slot (a share of a step's records) is "   \

@@ -187,8 +187,8 @@ struct tern_session_opts {
 	 * in 10 minutes.
 	 *
 	 * The slot that the caller holds is revoked, and after its end tern_session_next() gives
-	 * slots of an earlier step, if the job has gone back, with rolled_back_from in struct tern_slot_info. What the caller keeps
-	 * from step to step must follow it back; the parameters do. tern_session_next() returns
+	 * slots of an earlier step, if the job has gone back, with rolled_back_from in struct
+	 * tern_slot_info. What the caller keeps from step to step must follow it back; the parameters do. tern_session_next() returns
 	 * -ENODATA to a worker that is not the finisher only when the finisher has finished,
 	 * since the job may go back until then. A copy of the given initial values is kept.
 	 */

@@ -282,7 +282,8 @@ static void run(struct world *w, uint64_t for_ns)
 	tern_sim_run(w->sim, never, NULL, for_ns);
 }
 
-/* What the follower has kept can be read, and belongs to the job that it was told. */
+/* Checks that the memory which the follower has kept can be read, and belongs to the job of which it
+ * was told. */
 static void check_kept(struct world *w)
 {
 	struct tern_server_memory *kept;

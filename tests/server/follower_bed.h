@@ -20,7 +20,7 @@ struct process { /* a process that follows, simulated within this one */
 	char text[600], noted[600]; /* why it has ended; its last note */
 };
 
-/* One server, and two workers that make steps for ever, with tensors of several chunks. */
+/* A job of one server and two workers, which make steps for ever, with tensors of several chunks. */
 extern const struct setup usual;
 
 /* For adjust_server: servers that can be followed. */

@@ -140,6 +140,15 @@ static void follow_some_steps(struct job *j, struct process *p)
 }
 
 /* Lets a job make steps with a follower that comes meanwhile, and compares all chunks of both. */
+/* Waits until the server has made some more steps, by itself. */
+static void goes_on(struct job *j)
+{
+	uint64_t step = step_of(j);
+
+	JOB_UNTIL(j, step_of(j) > step + 3);
+	assert_false(j->m[0].ended);
+}
+
 static void check_follower(const struct setup *setup)
 {
 	struct process p;
@@ -536,7 +545,6 @@ static void test_a_follower_that_stands_still_is_dropped(void **state)
 {
 	struct process p;
 	struct job j;
-	uint64_t step;
 
 	(void)state;
 	*left_note = '\0';
@@ -546,9 +554,7 @@ static void test_a_follower_that_stands_still_is_dropped(void **state)
 	BOTH_UNTIL(&j, &p, follow_is_complete(j.m[0].server));
 	JOB_UNTIL(&j, !follow_is_complete(j.m[0].server));
 	assert_non_null(strstr(left_note, "it has not acknowledged an update for 2 s"));
-	step = step_of(&j);
-	JOB_UNTIL(&j, step_of(&j) > step + 3);
-	assert_false(j.m[0].ended);
+	goes_on(&j);
 	close_process(&p);
 	job_close(&j);
 }
@@ -579,7 +585,6 @@ static void test_a_follower_without_memory_for_the_job_ends_alone(void **state)
 {
 	struct process p;
 	struct job j;
-	uint64_t step;
 
 	(void)state;
 	adjust_server = take_snapshots;
@@ -590,14 +595,13 @@ static void test_a_follower_without_memory_for_the_job_ends_alone(void **state)
 	BOTH_UNTIL(&j, &p, p.ended);
 	assert_int_equal(p.status, -E2BIG);
 	assert_non_null(strstr(p.text, "cannot be followed: no room for "));
-	step = step_of(&j);
-	JOB_UNTIL(&j, step_of(&j) > step + 3);
-	assert_false(j.m[0].ended);
+	goes_on(&j);
 	close_process(&p);
 	job_close(&j);
 }
 
-/* It is told when the follower comes, and with each update. A follower never goes back to an older one. */
+/* The server tells the step of its newest snapshot when the follower comes, and with each update. The
+ * follower never takes an older one. */
 static void test_a_follower_hears_of_the_newest_snapshot(void **state)
 {
 	struct tern_server *s;
@@ -764,7 +768,6 @@ static void check_wrong_acknowledgement(uint64_t bytes, const char *why)
 	struct wrong w = {0};
 	struct process p;
 	struct job j;
-	uint64_t step;
 
 	*left_note = '\0';
 	start_job(&j, &usual);
@@ -775,8 +778,7 @@ static void check_wrong_acknowledgement(uint64_t bytes, const char *why)
 		p.follower->chunks[0].version + 2, bytes);
 	BOTH_UNTIL(&j, &p, p.ended && w.ended && !follow_is_complete(j.m[0].server));
 	assert_non_null(strstr(left_note, why));
-	step = step_of(&j);
-	JOB_UNTIL(&j, step_of(&j) > step + 3);
+	goes_on(&j);
 	tern_pool_put(w.pool, &w.buf);
 	close_process(&p);
 	job_close(&j);

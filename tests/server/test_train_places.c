@@ -133,7 +133,8 @@ static void test_a_lost_server_is_looked_for_at_its_follower(void **state)
 	job_close(&j);
 }
 
-/* Its former address is worth a try only if the server does not answer at the present one. */
+/* A worker tries the former address of a server only if the server does not answer at its present
+ * address. */
 static void test_a_lost_connection_leads_to_no_former_address(void **state)
 {
 	struct tern_worker *w;

@@ -86,7 +86,7 @@ bool scenario_session(uint64_t seed, bool verbose, uint64_t *hash);
  * newest snapshot was damaged. At each instant the newest published snapshot can be loaded.
  * The result must have the same bytes as without disturbance. */
 bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
-/* The same in async mode and in mode ssp. */
+/* Jobs of scenario_snapshots() in async mode and in mode ssp. */
 bool scenario_async_snapshots(uint64_t seed, bool verbose, uint64_t *hash);
 
 /* Such jobs that lose up to six servers and three workers, one after the other, also while they go
