@@ -25,7 +25,10 @@
  *       other address was told as that of a process in the server's place. A turn does not change
  *       which of the two addresses that is (struct tern_worker_place).
  *
- * A worker that the others can tell a new address need not try: it turns at once (places_on_address).
+ * A worker that the others can tell a new address need not try: it turns at once (places_on_address). It
+ * does not if it has been welcomed at the address that it knows: the other one may be that of the same
+ * process, or the one that has welcomed it is a former one that has woken up, and the steps do not
+ * begin. But of two processes, of which one has been in the job before, all choose that one.
  */
 #include "client/worker_state.h"
 
@@ -207,10 +210,12 @@ static void follow(struct worker_server *s, const char *address)
 		worker_give_up(w, -EAGAIN, "server %u is at %s now", s->number, address);
 }
 
-void places_on_address(struct tern_worker *w, const json_t *message)
+void places_on_address(struct worker_server *from, const json_t *message)
 {
+	struct tern_worker *w = from->worker;
 	const char *address = json_string_value(json_object_get(message, "address"));
 	const json_t *number = json_object_get(message, "server");
+	bool begun = json_is_true(json_object_get(message, "begun"));
 	struct worker_server *s;
 	uint32_t i = 0;
 
@@ -222,12 +227,11 @@ void places_on_address(struct tern_worker *w, const json_t *message)
 		strcmp(address, w->job.servers[i]) == 0)
 		return;
 	s = &w->servers[i];
-	/* This may be the same server by another address, or the one that has welcomed this worker
-	 * is a former one that has woken up: then the steps do not begin. */
-	if (s->welcome)
-		set_other(s, address, TERN_PLACE_NEW);
-	else
+	/* If a server itself says so, it makes room for its follower. */
+	if (!s->welcome || s == from || (begun && !s->has_begun))
 		follow(s, address);
+	else
+		set_other(s, address, TERN_PLACE_NEW);
 }
 
 void places_on_follower(struct worker_server *s, const json_t *message)

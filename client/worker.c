@@ -63,6 +63,20 @@ static void end_timer(struct tern_timer *timer)
 	tell_end(w);
 }
 
+/* Ends the connection to a server that cannot be told anything. */
+static void drop(struct worker_server *s)
+{
+	s->gone = true;
+	tern_talk_close(&s->talk);
+	tern_peer_free(TERN_TAKE(s->peer));
+}
+
+/* True if the connection is broken, and is not waited for: another process is that server now. */
+static bool is_lost(const struct worker_server *s)
+{
+	return s->unlinked && s->is_replaced;
+}
+
 static void close_all(struct tern_worker *w, const char *type)
 {
 	w->over = true;
@@ -78,10 +92,8 @@ static void close_all(struct tern_worker *w, const char *type)
 
 		if (!s->peer || s->gone)
 			continue;
-		if (!s->up) { /* nobody is there to be told */
-			s->gone = true;
-			tern_talk_close(&s->talk);
-			tern_peer_free(TERN_TAKE(s->peer));
+		if (!s->up || is_lost(s)) {
+			drop(s);
 			continue;
 		}
 		tern_talk_say(&s->talk,
@@ -270,11 +282,16 @@ static void aborted(struct worker_server *s, const json_t *message)
 	struct tern_worker *w = s->worker;
 	json_t *view = json_object_get(message, "view");
 	const json_t *finisher = json_object_get(message, "finisher");
+	const json_t *replaced = json_object_get(message, "replaced");
 	const char *text = json_string_value(json_object_get(message, "text"));
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
 	w->by_operator = json_is_true(json_object_get(message, "final"));
 	hear_newest(w, message);
+	for (uint32_t i = 0; i < w->job.server_count; i++)
+		w->servers[i].is_replaced =
+			json_is_integer(replaced) &&
+			json_integer_value(replaced) == w->servers[i].number;
 	if (!w->over)
 		w->view = json_incref(view);
 	/* The message may name another finisher, since the one that this worker knows
@@ -435,6 +452,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
+	s->has_begun = json_is_true(json_object_get(message, "begun"));
 	if (json_is_true(json_object_get(message, "omits")))
 		w->omits = true;
 	/* The server's "abort", which names the newest snapshot too, may have come when this worker
@@ -520,7 +538,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "refused") == 0) {
 		refused(s, message);
 	} else if (strcmp(type, "address") == 0) {
-		places_on_address(w, message);
+		places_on_address(s, message);
 	} else if (strcmp(type, "follower") == 0) {
 		places_on_follower(s, message);
 	} else if (strcmp(type, "view") == 0) {
@@ -593,6 +611,16 @@ static void server_event(
 	char why[200];
 
 	s->up = s->up || event == TERN_PEER_UP;
+	if (event ==
+		TERN_PEER_SUSPECT) /* -ETIMEDOUT: it is connected, but does not answer */
+		s->unlinked = status != -ETIMEDOUT;
+	if (event == TERN_PEER_RECOVERED)
+		s->unlinked = false;
+	if (w->over && is_lost(s)) {
+		drop(s);
+		tern_defer(w->opts.ctx, &w->end_call);
+		return;
+	}
 	if (event != TERN_PEER_DOWN)
 		return;
 	s->gone = w->server_is_gone = true;

@@ -47,10 +47,13 @@ struct worker_server {
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	struct tern_channel *data;
-	uint32_t index;  /* in the job */
-	uint32_t number; /* its name for users (ps/view.h) */
-	bool up;         /* the connection was there once */
+	uint32_t index;   /* in the job */
+	uint32_t number;  /* its name for users (ps/view.h) */
+	bool up;          /* the connection was there once */
+	bool unlinked;    /* the connection is broken, and may be restored */
+	bool is_replaced; /* "abort" said: another process is this server now */
 	bool welcome, gone;
+	bool has_begun; /* "welcome" said: its process has been in the job before */
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
 	bool counted;   /* finish.c: its message "applied" was received */
@@ -475,7 +478,7 @@ bool places_look_elsewhere(struct worker_server *s);
 /* The steps have not begun for long: turns to the other address of a server. False: no server has one
  * that is worth a try. */
 bool places_turn_at_last(struct tern_worker *w);
-void places_on_address(struct tern_worker *w, const json_t *message);
+void places_on_address(struct worker_server *from, const json_t *message);
 void places_on_follower(struct worker_server *s, const json_t *message);
 
 /* report.c */

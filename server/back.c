@@ -63,6 +63,17 @@ void back_or_fail(struct tern_server *s, int status, const char *fmt, ...)
 	va_end(ap);
 }
 
+static void forget(struct tern_server *s, const json_t *replaced, const char *why)
+{
+	if (s->from_memory) {
+		memory_forget(s, why);
+		return;
+	}
+	s->forgets = true;
+	s->replaced = json_is_integer(replaced) ? (uint32_t)json_integer_value(replaced)
+						: UINT32_MAX;
+}
+
 void back_on_abort(struct tern_server *s, const json_t *message, const char *why)
 {
 	json_int_t step = 0, number = 0;
@@ -77,8 +88,8 @@ void back_on_abort(struct tern_server *s, const json_t *message, const char *why
 	view_on_abort(s, message);
 	s->no_workers =
 		s->no_workers || json_is_true(json_object_get(message, "no_workers"));
-	if (s->from_memory && json_is_true(json_object_get(message, "forget")))
-		memory_forget(s, why);
+	if (json_is_true(json_object_get(message, "forget")))
+		forget(s, json_object_get(message, "replaced"), why);
 	back_or_fail(s, -ECANCELED, "%s", why);
 }
 

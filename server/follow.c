@@ -198,6 +198,24 @@ static void report(const struct tern_server *s, const char *address)
 		s->opts.followed(s->opts.arg, address);
 }
 
+/* Server 0 knows which servers have a follower, and the others whether server 0 has (members.c). */
+static void tell_servers(const struct follow *f)
+{
+	tern_list_for_each (n, &f->server->peers) {
+		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
+
+		if ((p->is_server || p == f->server->to_zero) && !p->gone)
+			tern_talk_say(
+				&p->talk, json_pack("{s:s, s:b}", "type", "followed",
+						  "complete", f->complete));
+	}
+}
+
+void follow_on_followed(struct server_peer *server, const json_t *message)
+{
+	server->is_followed = json_is_true(json_object_get(message, "complete"));
+}
+
 static void tell_all(const struct follow *f)
 {
 	for (uint32_t i = 0; i < f->server->job.workers; i++) {
@@ -207,6 +225,7 @@ static void tell_all(const struct follow *f)
 			tell(f, p);
 	}
 	report(f->server, f->complete ? f->address : "");
+	tell_servers(f);
 }
 
 bool follow_is_complete(const struct tern_server *s)

@@ -41,6 +41,8 @@ float *follow_update_mean(const struct chunk *c, void *update);
 
 /* A guest asks to follow this server. */
 void follow_on_follow(struct server_peer *p, const json_t *message);
+/* Another server has a complete follower now, or has lost it. */
+void follow_on_followed(struct server_peer *server, const json_t *message);
 /* The follower's connection has ended, or it is refused: the server goes on alone. */
 void follow_left(struct server_peer *p, const char *why);
 /* True if the server has a complete follower, as far as it knows. */

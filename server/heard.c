@@ -153,6 +153,7 @@ static const struct word {
 	{"holds", WORKER, SYNC_STEPS, lease_on_holds},
 	{"keep", WORKER, SYNC_STEPS, blobs_on_keep},
 	{"blob", FOLLOWER, ANY_TIME, follow_on_blob},
+	{"followed", SERVER | ZERO, SYNC_MODE, follow_on_followed},
 	{"digests", WORKER, SYNC_STEPS, twice_on_digests},
 	{"where", WORKER, SYNC_MODE, on_where},
 	{"follow", WORKER, SYNC_MODE, spare_on_follow},

@@ -39,7 +39,10 @@
 #include "base/util.h"
 #include "rendezvous/peer.h"
 
-#define DIAL_AGAIN_NS (200 * TERN_NS_PER_MS)
+/* The pause before a member is dialled again: it is twice as long each time that the member does not
+ * take this server's word. */
+#define PAUSE_NS     (10 * TERN_NS_PER_MS)
+#define PAUSE_MAX_NS (200 * TERN_NS_PER_MS)
 
 /* ---- the new server ---- */
 
@@ -55,6 +58,7 @@ struct member_link { /* connection to a member */
 	/* The last attempt has found that no process listens there. Or, if is_followed: a process has
 	 * answered that was started anew, and has no job to go on with. */
 	bool refuses, is_new;
+	uint64_t pause_ns; /* the last pause; 0: there was none since the member knows */
 	struct tern_timer timer; /* for the next attempt */
 };
 
@@ -76,6 +80,11 @@ int members_write_own(const struct tern_server *s, char *out, size_t bytes)
 	return n < 0 ? n : 0;
 }
 
+bool members_has_begun(const struct tern_server *s)
+{
+	return s->opts.has_begun || s->opts.follows;
+}
+
 static void say_address(struct member_link *l)
 {
 	const struct tern_server *s = l->server;
@@ -85,10 +94,9 @@ static void say_address(struct member_link *l)
 		tern_talk_say(&l->talk,
 			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:I, s:b}", "type",
 				"address", "server", (json_int_t)s->opts.index, "address",
-				address, "begun", s->opts.has_begun || s->opts.follows,
-				"stays", !s->opts.member_count, "follows", l->is_followed,
-				"step", (json_int_t)s->first_version, "serves",
-				s->running));
+				address, "begun", members_has_begun(s), "stays",
+				!s->opts.member_count, "follows", l->is_followed, "step",
+				(json_int_t)s->first_version, "serves", s->running));
 }
 
 /* Tries again in a moment. */
@@ -96,9 +104,10 @@ static void dial_later(struct member_link *l)
 {
 	struct tern_server *s = l->server;
 
-	if (!s->told && !l->done)
-		tern_timer_set(
-			s->opts.ctx, &l->timer, tern_now_ns(s->env) + DIAL_AGAIN_NS);
+	if (s->told || l->done)
+		return;
+	l->pause_ns = l->pause_ns ? TERN_MIN(2 * l->pause_ns, PAUSE_MAX_NS) : PAUSE_NS;
+	tern_timer_set(s->opts.ctx, &l->timer, tern_now_ns(s->env) + l->pause_ns);
 }
 
 /* The member refuses: it ends, or cannot take this server, or not now. A server that has been in
@@ -180,10 +189,13 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 			tern_peer_close(l->peer); /* the member's view is older */
 	} else if (strcmp(type, "abort") == 0) {
 		on_abort(l, message);
-	} else if (strcmp(type, "known") == 0 && l->server->opts.member_count) {
-		server_note(l->server,
-			"the server at %s tells the workers this server's address",
-			l->address);
+	} else if (strcmp(type, "known") == 0) {
+		l->pause_ns = 0;
+		if (l->server->opts.member_count)
+			server_note(l->server,
+				"the server at %s tells the workers this server's "
+				"address",
+				l->address);
 	} else if (strcmp(type, "serves") == 0) {
 		on_serves(l);
 	} else if (strcmp(type, "refused") == 0) {
@@ -378,9 +390,9 @@ void members_fini(struct tern_server *s)
 
 static void tell(const struct server_peer *newcomer, struct server_peer *p)
 {
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:s}", "type", "address", "server",
-			(json_int_t)newcomer->index, "address", newcomer->address));
+	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:s, s:b}", "type", "address",
+					"server", (json_int_t)newcomer->index, "address",
+					newcomer->address, "begun", newcomer->has_begun));
 }
 
 void members_tell(struct server_peer *worker)
@@ -465,6 +477,29 @@ static bool has_server(const struct tern_server *s, uint32_t number)
 	if (s->index == 0)
 		return others_find_number(s, number);
 	return number > 0 || !s->to_zero->gone;
+}
+
+/* A process without the job in memory has come as another server, whose connection is broken just now. So
+ * that server was killed, rather than its connection, and nobody need wait until it is lost (0.5 s). All
+ * forget what they have in memory, since the job can go on from a snapshot only. But a follower of the
+ * server, which has the job in memory, is waited for. */
+static void maybe_lost(struct tern_server *s, uint32_t number)
+{
+	struct server_peer *p = s->index == 0 ? others_find_number(s, number)
+				: number == 0 ? s->to_zero
+					      : NULL;
+
+	if (!s->running || !p || p->gone || !p->unlinked || p->is_followed ||
+		!back_is_possible(s) || s->bye_count > 0)
+		return;
+	s->forgets = true;
+	s->replaced = number;
+	server_drop(p);
+	back_or_fail(s, -EPIPE,
+		"server %u is gone: its connection is broken, and another process has "
+		"come "
+		"in its place",
+		number);
 }
 
 bool members_is_address(const char *text)
@@ -587,6 +622,8 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		displace(first);
 	if (has_server(s, (uint32_t)index)) {
 		guests_ask_later(p);
+		if (!begun)
+			maybe_lost(s, (uint32_t)index);
 		return;
 	}
 	p->has_begun = begun;

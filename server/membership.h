@@ -71,6 +71,8 @@ void members_end(struct tern_server *s);
 void members_fini(struct tern_server *s);
 /* True if the text may be an address: printable, not empty, and not too long. */
 bool members_is_address(const char *text);
+/* True if this process has been in the job before, perhaps as a follower. */
+bool members_has_begun(const struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
 /* Where the server is now, as it has told this one, or else as a worker has told that is here. */
 const char *members_find(const struct tern_server *s, uint32_t index);

@@ -129,7 +129,7 @@ int tern_server_keep(struct tern_server *s, struct tern_server_memory **out)
 			*out = TERN_TAKE(s->from_memory);
 		return 0;
 	}
-	if (!s->life || !has_servers_now(s, &s->job) || !is_whole(s))
+	if (!s->life || s->forgets || !has_servers_now(s, &s->job) || !is_whole(s))
 		return 0;
 	/* The copies for a snapshot that was not complete are as large as what is kept. */
 	snapshot_drop_copies(s);

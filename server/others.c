@@ -48,6 +48,12 @@ static void zero_event(
 	char name[160];
 
 	(void)peer;
+	if (event == TERN_PEER_UP)
+		p->up = true;
+	if (event == TERN_PEER_SUSPECT)
+		p->unlinked = status != -ETIMEDOUT;
+	if (event == TERN_PEER_RECOVERED)
+		p->unlinked = false;
 	if (event == TERN_PEER_DOWN) {
 		p->gone = true;
 		tern_talk_close(&p->talk);

@@ -68,6 +68,7 @@ struct server_peer {
 	/* If both are false, the peer is a guest or server 0 (tern_server.to_zero). */
 	bool is_worker, is_server;
 	bool is_follower; /* follow.c */
+	bool is_followed; /* another server: it has a complete follower */
 	bool said_bye;
 	/* Refused, or sent away to come again: its further messages are ignored. */
 	bool refused;
@@ -118,6 +119,7 @@ struct server_peer {
 	bool follower_waits; /* members.c: it waits to take this server's place */
 	bool stays;     /* such a server was not lost, and all know its address already */
 	bool has_begun; /* its process has been in the job, and may have it in memory */
+	bool up;        /* server 0: the connection was there once */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	/* Number of this worker; index of this server in the job, but if it has told its address
@@ -484,6 +486,10 @@ struct tern_server {
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they
 	 * have begun with it. Which steps these are, see struct tern_server_memory; 0: not known yet. */
 	struct tern_server_memory *from_memory;
+	/* Another process has come in the place of this server, and does not have the job in memory. So the
+	 * next server is not to have what this one has in memory (members.c). */
+	bool forgets;
+	uint32_t replaced;
 	bool goes_on;
 	uint64_t life;
 	bool has_job, running, over, told;

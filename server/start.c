@@ -141,8 +141,10 @@ void start_again(struct tern_server *s)
 
 	zero->refused = true;
 	tern_talk_deafen(&zero->talk);
-	if (!zero->gone)
+	if (!zero->gone && zero->up)
 		tern_peer_close(zero->peer);
+	else if (!zero->gone)
+		server_drop(zero); /* closing would first try on to reach the address */
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (s->workers[i] && s->workers[i]->left && !s->workers[i]->absent) {
 			server_note(s, "worker %u has left before the start", i);

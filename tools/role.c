@@ -28,8 +28,12 @@
 /* How long the end of a process that has failed, or was asked to end, waits for peers
  * that still read its memory. */
 #define CUT_NS TERN_NS_PER_S
-/* A role that is made anew does not try more often than that. */
-#define BACK_PAUSE_MS 200
+/* How long a role sleeps before it is made anew: for PAUSE_MS at first, and twice as long each
+ * further time. */
+#define PAUSE_MS     5
+#define PAUSE_MAX_MS 200
+/* The time between two looks whether the process may end, while a role is made anew. */
+#define BACK_LOOK_MS 200
 
 /* Prints a log line as an event. Threads that run tasks log too, hence the lock. */
 static void log_line(enum tern_log_level level, const char *line, void *arg)
@@ -335,6 +339,7 @@ void role_back_wait(struct role *role)
 void role_back_done(struct role *role)
 {
 	role->back_ns = 0;
+	role->back_pause_ms = 0;
 	tern_timer_clear(role->ctx, &role->back_timer);
 }
 
@@ -342,7 +347,10 @@ bool role_back_pause(struct role *role)
 {
 	struct pollfd fd = {.fd = role->signal_fd, .events = POLLIN};
 
-	poll(&fd, 1, BACK_PAUSE_MS);
+	role->back_pause_ms = role->back_pause_ms
+				      ? TERN_MIN(2 * role->back_pause_ms, PAUSE_MAX_MS)
+				      : PAUSE_MS;
+	poll(&fd, 1, role->back_pause_ms);
 	return !role_is_asked(role);
 }
 
@@ -393,7 +401,7 @@ static void cut_timer(struct tern_timer *timer)
 	if (role->signal || role->code)
 		exit_now(role);
 	exit_if_asked(role, "a process that has stopped still reads this one's memory");
-	set_cut_timer(role, BACK_PAUSE_MS * TERN_NS_PER_MS);
+	set_cut_timer(role, BACK_LOOK_MS * TERN_NS_PER_MS);
 }
 
 /* Limits how long tern_context_free() may wait. It waits for peers that read this
@@ -404,12 +412,12 @@ static void limit_cut(struct role *role)
 	bool ends = role->signal || role->code;
 
 	if (ends || role->again)
-		set_cut_timer(role, ends ? CUT_NS : BACK_PAUSE_MS * TERN_NS_PER_MS);
+		set_cut_timer(role, ends ? CUT_NS : BACK_LOOK_MS * TERN_NS_PER_MS);
 }
 
 void role_cut(struct role *role)
 {
-	while (role->env && role->again && !host_env_ends(role->env, BACK_PAUSE_MS))
+	while (role->env && role->again && !host_env_ends(role->env, BACK_LOOK_MS))
 		exit_if_asked(role, "its computation does not end");
 	/* A thread that computes cannot be interrupted, and may need minutes: the process
 	 * then exits without it. */

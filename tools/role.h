@@ -59,6 +59,7 @@ struct role {
 	/* Since when it does, and when it gives up. 0: the job has never gone back, or its steps
 	 * have begun again. */
 	uint64_t back_ns, back_limit_ns;
+	int back_pause_ms; /* the last pause (role_back_pause()); 0: there was none since then */
 	struct tern_timer back_timer;
 	char back_why[500]; /* as was said last */
 	/* the role ended in good order: `code` is the exit code, even after a signal */

@@ -2,6 +2,7 @@
 /* Tests of a server that is told where another one is, which comes in the place of a lost one:
  * whatever a process says that claims to be one, only that process ends. */
 #include "server/membership.h"
+#include "server/memory.h"
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
@@ -525,6 +526,94 @@ static void test_a_server_without_a_job_makes_room_when_its_follower_begins(void
 	close_rig(&rig);
 }
 
+/* ---- a process comes in the place of a server that was killed ---- */
+
+/* Begins a job of two servers. */
+static void open_with_server(
+	struct rig *rig, struct visitor *worker, struct visitor *server)
+{
+	static const struct tern_ps_job one = {.slots = 1, .workers = 1};
+
+	open_rig(rig);
+	rig->server->opts.goes_back = true;
+	rig->server->opts.snapshots.directory = "nowhere";
+	visit(rig, worker);
+	say_join(worker, job_of(rig, &one, 1, 1, 2), 0);
+	run_until(rig, &worker->welcome);
+	rig->server->workers[0]->goes_back = true;
+	visit(rig, server);
+	tern_talk_say(&server->talk,
+		json_pack("{s:s, s:i, s:o, s:s, s:b}", "type", "peer", "server", 1, "job",
+			job_of(rig, &one, 1, 1, 2), "arithmetic", "", "snapshots", 1));
+	run_until(rig, &rig->server->running);
+}
+
+/* Server 1's connection is broken, and another process says that it is server 1. */
+static void come_as_1(struct rig *rig, struct visitor *v, const char *more)
+{
+	char text[200];
+
+	others_find(rig->server, 1)->unlinked = true;
+	snprintf(text, sizeof(text),
+		"{\"type\":\"address\",\"server\":1,\"address\":\"tcp://127.0.0.1:9\"%s}",
+		more);
+	visit(rig, v);
+	say(v, text);
+}
+
+static void test_a_server_that_was_killed_is_not_waited_for(void **state)
+{
+	struct tern_server_memory *memory;
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	come_as_1(&rig, &v, "");
+	run_until(&rig, &worker.aborted);
+	assert_int_equal(rig.server->status, -EAGAIN);
+	assert_non_null(strstr(worker.text, "another process has come in its place"));
+	assert_int_equal(tern_server_keep(rig.server, &memory), 0);
+	assert_null(memory);
+	close_rig(&rig);
+}
+
+/* Its follower may come, which has the job in memory. */
+static void test_a_server_that_has_a_follower_is_waited_for(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	say(&server, "{\"type\":\"followed\",\"complete\":true}");
+	while (!others_find(rig.server, 1)->is_followed)
+		step(&rig);
+	come_as_1(&rig, &v, "");
+	run_until(&rig, &v.again);
+	assert_false(rig.server->over);
+	say(&server, "{\"type\":\"followed\",\"complete\":false}");
+	while (others_find(rig.server, 1)->is_followed)
+		step(&rig);
+	say(&v, of_1);
+	run_until(&rig, &rig.server->over);
+	close_rig(&rig);
+}
+
+/* A process that has been in the job may have it in memory. */
+static void test_a_process_that_has_begun_is_no_proof_of_a_loss(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	come_as_1(&rig, &v, ",\"begun\":true");
+	run_until(&rig, &v.again);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* A tensor in the place of a message breaks the talk with that process only. */
 static void test_a_broken_talk_ends_only_that_process(void **state)
 {
@@ -567,6 +656,9 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_was_started_anew_makes_room),
 		cmocka_unit_test(
 			test_a_server_without_a_job_makes_room_when_its_follower_begins),
+		cmocka_unit_test(test_a_server_that_was_killed_is_not_waited_for),
+		cmocka_unit_test(test_a_server_that_has_a_follower_is_waited_for),
+		cmocka_unit_test(test_a_process_that_has_begun_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
 

@@ -308,6 +308,43 @@ static void test_a_worker_turns_to_an_address_that_others_tell(void **state)
 	job_close(&j);
 }
 
+/* Both servers have welcomed the worker, whose job waits for another worker. Then server `from` says
+ * that server 0 is at OTHER. The worker turns to it if `turns`. */
+static void hear_of_0(unsigned from, const char *more, bool turns)
+{
+	static const struct setup half = {
+		"tcp", "softmax", "sgd", 2, 2, 2, 9, TERN_MODE_SYNC, 0};
+	struct tern_worker *w;
+	char text[120];
+	struct job j;
+
+	w = join(&j, &half);
+	JOB_UNTIL(&j, w->servers[0].welcome && w->servers[1].welcome);
+	snprintf(text, sizeof(text),
+		"{\"type\":\"address\",\"server\":0,\"address\":\"" OTHER "\"%s}", more);
+	tern_talk_say(&j.m[from].server->workers[0]->talk, json_loads(text, 0, NULL));
+	JOB_UNTIL(&j, turns ? j.m[2].ended : *known.of[0].address != '\0');
+	assert_string_equal(turns ? known.moved_to : known.of[0].address, OTHER);
+	assert_int_equal(known.moved_count, turns);
+	if (turns)
+		assert_int_equal(j.m[2].status, -EAGAIN);
+	job_close(&j);
+}
+
+static void test_a_server_that_makes_room_for_another_is_left(void **state)
+{
+	(void)state;
+	hear_of_0(0, "", true);
+}
+
+/* Server 0 has not been in the job before. */
+static void test_of_two_servers_the_one_that_has_been_in_the_job_counts(void **state)
+{
+	(void)state;
+	hear_of_0(1, "", false);
+	hear_of_0(1, ",\"begun\":true", true);
+}
+
 static void test_a_worker_leaves_an_address_that_its_host_cannot_dial(void **state)
 {
 	struct tern_worker *w;
@@ -360,6 +397,9 @@ int main(void)
 		cmocka_unit_test(test_a_connected_server_is_given_longer_each_time),
 		cmocka_unit_test(test_a_worker_that_lost_a_tensor_goes_back),
 		cmocka_unit_test(test_a_worker_turns_to_an_address_that_others_tell),
+		cmocka_unit_test(test_a_server_that_makes_room_for_another_is_left),
+		cmocka_unit_test(
+			test_of_two_servers_the_one_that_has_been_in_the_job_counts),
 		cmocka_unit_test(
 			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
 	};

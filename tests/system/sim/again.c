@@ -18,7 +18,7 @@
 #include "tests/system/sim/followers.h"
 #include "tests/system/sim/program.h"
 
-/* As in tools/role.c: how long a process waits before it is made anew. */
+/* As in tools/role.c: how long a process waits at most before it is made anew. */
 #define BACK_PAUSE_NS (200 * TERN_NS_PER_MS)
 
 bool job_is_server(const struct job *j, const struct member *m)
@@ -243,6 +243,8 @@ static void bury(struct job *j, struct member *m)
 		.has_begun = old->has_begun,
 		.servers = TERN_TAKE(old->servers),
 		.view = TERN_TAKE(old->view),
+		.others = TERN_TAKE(old->others),
+		.other_count = old->other_count,
 		.places = TERN_TAKE(old->places)};
 	memcpy(m->met, old->met, sizeof(m->met));
 	memcpy(m->zero, old->zero, sizeof(m->zero));
@@ -261,6 +263,7 @@ void job_replace_server(struct job *j, unsigned i, const struct member *now)
 	memcpy(m->address, j->addresses[i], sizeof(m->address));
 	bury(j, m);
 	free(TERN_TAKE(m->view));
+	free(TERN_TAKE(m->others));
 	*m = *now;
 	m->seat->member = m;
 }
@@ -314,6 +317,8 @@ static void start_server(struct job *j, struct member *m)
 
 	tern_server_stats(m->server, &stats);
 	if (job_is_lost(m)) {
+		free(TERN_TAKE(m->others)); /* the lost process was a follower */
+		m->other_count = 0;
 		stats.told_step = 0;
 		j->forgets = true; /* also where a follower was lost since */
 	}

@@ -17,6 +17,9 @@
 
 #define ENDLESS_NS   (1000 * TERN_NS_PER_S)
 #define STATUS_TURNS 500u /* turns of the simulator between two questions */
+/* No connection is cut any more after this time. A job must come to its end then: while connections are cut
+ * all the time, as often as every millisecond, it may go back again and again. */
+#define CUTS_NS (20 * TERN_NS_PER_S)
 
 struct tern_sim_opts job_sim_opts(uint64_t seed, bool verbose)
 {
@@ -193,7 +196,7 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .absent_ns = 30 * TERN_NS_PER_MS,
 			    .members = members,
 			    .member_count = member_count,
-			    .follows = m->others ? m->follows : NULL,
+			    .follows = m->others && !m->has_begun ? m->follows : NULL,
 			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
 			    .has_begun = m->has_begun,
@@ -731,7 +734,7 @@ bool job_disturb(void *arg)
 		j->script(j);
 	if (tern_sim_now_ns(j->sim) >= j->next_ns) {
 		j->next_ns = tern_sim_now_ns(j->sim) + 50 * TERN_NS_PER_US;
-		if (tern_sim_dice(j->sim, j->cut_permille))
+		if (tern_sim_dice(j->sim, j->cut_permille) && j->next_ns < CUTS_NS)
 			tern_sim_cut(j->sim);
 		if (tern_sim_dice(j->sim, j->nap_permille))
 			nap(j);
