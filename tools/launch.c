@@ -66,12 +66,32 @@ static const char *port_of(const char *address)
 	return colon ? colon + 1 : address;
 }
 
+static int check_replicas(const struct launch_settings *s, struct message *error)
+{
+	const char *without = NULL;
+
+	if (s->replicas < 2)
+		return 0;
+	if (!s->snapshots.directory)
+		without = "needs --snapshots DIR: a job without snapshots cannot go on "
+			  "when a server is lost";
+	else if (s->restarts == 0)
+		without = "needs --restarts above 0: without restarts the job ends when "
+			  "a server is lost";
+	else if (s->server_device.cuda)
+		without = "needs --server-device cpu: followers of servers that compute "
+			  "on a GPU are not supported";
+	return without ? options_refuse(error, "--replicas 2 %s", without) : 0;
+}
+
 int launch_check(
 	const struct launch_opts *opts, struct secret *secret, struct message *error)
 {
 	const struct launch_settings *s = opts->settings;
-	int r = fabric_check_listen(opts->fabric, s->listen, error);
+	int r = check_replicas(s, error);
 
+	if (r == 0)
+		r = fabric_check_listen(opts->fabric, s->listen, error);
 	if (r == 0)
 		r = snapshots_check(&s->snapshots, error);
 	if (r == 0)
@@ -274,15 +294,19 @@ static unsigned unready_count(const struct launch *l)
 	return n;
 }
 
-/* True if another server or worker can be started now. */
+/* True if another process can be started now. */
 static bool may_start(const struct launch *l)
 {
 	uint64_t servers = l->opts.servers, count = l->sup.child_count;
 
 	if (l->failed_ns || l->sup.signal || unready_count(l) >= l->unready_max)
 		return false;
-	return count < servers ||
-	       (l->listening_count == servers && !l->held && count < launch_size(l));
+	if (count < servers)
+		return true;
+	if (l->listening_count < servers || l->held)
+		return false;
+	return count < servers + l->opts.workers ||
+	       (!l->followers_held && count < launch_size(l));
 }
 
 void launch_write_join(struct launch *l)
@@ -447,7 +471,7 @@ static void tell_followed(struct launch *l, unsigned i)
 			report_text(text)));
 }
 
-void launch_take_listening(struct launch *l, const struct child *c, const json_t *event)
+static void take_listening(struct launch *l, const struct child *c, const json_t *event)
 {
 	const char *text = json_string_value(json_object_get(event, "address"));
 	unsigned i = launch_number(l, c);
@@ -471,7 +495,7 @@ void launch_take_listening(struct launch *l, const struct child *c, const json_t
 		launch_write_join(l);
 }
 
-void launch_take_followed(struct launch *l, const struct child *c, const json_t *event)
+static void take_followed(struct launch *l, const struct child *c, const json_t *event)
 {
 	unsigned i = launch_number(l, c);
 
@@ -505,9 +529,11 @@ void launch_take_begun(struct launch *l, const struct child *c)
 	l->begun = l->begun || i == 0;
 	if (i == 0)
 		forget_losses(l);
+	if (l->on_begun)
+		l->on_begun(l);
 }
 
-void launch_take_back(struct launch *l, const struct child *c)
+static void take_back(struct launch *l, const struct child *c)
 {
 	l->at_steps[launch_number(l, c)] = false;
 	l->undecided = true;
@@ -534,7 +560,8 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 	return c;
 }
 
-void launch_take_came(struct launch *l, const char *who, json_t *event)
+/* A worker takes part again that was lost. */
+static void take_came(struct launch *l, const char *who, json_t *event)
 {
 	json_int_t i = json_integer_value(json_object_get(event, "worker")) -
 		       (json_int_t)l->opts.first_worker;
@@ -550,8 +577,9 @@ void launch_take_came(struct launch *l, const char *who, json_t *event)
 	l->missed[child] = NULL;
 }
 
-/* A server that goes on from a snapshot tells of the slots again that were left out before. */
-void launch_take_skipped(struct launch *l, const char *who, json_t *event)
+/* A slot was left out of its step. A server that goes on from a snapshot tells of the slots again that were
+ * left out before. */
+static void take_skipped(struct launch *l, const char *who, json_t *event)
 {
 	const struct tern_omitted_slot slot = {
 		(uint64_t)json_integer_value(json_object_get(event, "step")),
@@ -598,18 +626,62 @@ void launch_tell_loss(struct launch *l, const struct child *c, const char *text)
 			c->name, "text", report_text(text)));
 }
 
-void launch_take_saving(struct launch *l, struct child *c)
+static void take_saving(struct launch *l, struct child *c)
 {
 	c->saving = true;
 	l->safe = l->safe || launch_number(l, c) == 0;
 }
 
-void launch_take_aborted(struct launch *l, const struct child *c, const json_t *event)
+static void take_aborted(struct launch *l, const struct child *c, const json_t *event)
 {
 	l->aborted = true;
 	if (!*l->error)
 		snprintf(l->error, sizeof(l->error), "%s: %s", c->name,
 			field_text(event, "text"));
+}
+
+/* The errors of a follower do not end the job. */
+static void take_follower_event(
+	struct launch *l, const struct child *c, const char *name, json_t *event)
+{
+	if (strcmp(name, "listening") == 0) {
+		take_listening(l, c, event);
+	} else if (strcmp(name, "begun") == 0) {
+		restart_took_over(l, c);
+	} else if (strcmp(name, "completed") == 0) {
+		l->completed = true;
+	} else if (strcmp(name, "skipped") == 0) {
+		take_skipped(l, c->name, event);
+	} else if (strcmp(name, "error") == 0 || strcmp(name, "warning") == 0) {
+		json_object_set_new(event, "event", json_string("warning"));
+		json_object_set_new(event, "who", json_string(c->name));
+		launch_report(l, c->name, json_incref(event));
+	}
+}
+
+bool launch_take_event(struct launch *l, struct child *c, const char *name, json_t *event)
+{
+	if (launch_is_worker(l, c))
+		return false;
+	if (launch_is_follower(l, c))
+		take_follower_event(l, c, name, event);
+	else if (strcmp(name, "listening") == 0)
+		take_listening(l, c, event);
+	else if (strcmp(name, "back") == 0)
+		take_back(l, c);
+	else if (strcmp(name, "followed") == 0)
+		take_followed(l, c, event);
+	else if (strcmp(name, "saving") == 0)
+		take_saving(l, c);
+	else if (strcmp(name, "aborted") == 0)
+		take_aborted(l, c, event);
+	else if (strcmp(name, "came") == 0)
+		take_came(l, c->name, event);
+	else if (strcmp(name, "skipped") == 0)
+		take_skipped(l, c->name, event);
+	else
+		return false;
+	return true;
 }
 
 void launch_take_snapshot(struct launch *l, const json_t *event)

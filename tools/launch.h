@@ -79,6 +79,11 @@ struct restarts {
 			"memory or its newest snapshot; not given: 3 with --snapshots, " \
 			"else 0",                                                        \
 			settings, field.restarts, .max = 1000),                          \
+		OPTION(COUNT, "replicas", "1|2",                                         \
+			"processes that hold the share of each server, in sync mode; "   \
+			"2: each server has a follower, which takes its place when it "  \
+			"is killed, so no step is made again; needs --snapshots",        \
+			settings, field.replicas, .initial = "1", .min = 1, .max = 2),   \
 		DRAIN_OPTION(settings, field.drain_within_s)
 
 struct launch_opts {
@@ -107,12 +112,17 @@ struct launch {
 	 * complete. */
 	void (*listening)(struct launch *l);
 	void (*start_worker)(struct launch *l, unsigned index);
+	/* Called when a server says "begun", and when a follower has begun in the place of a server. May
+	 * be NULL. */
+	void (*on_begun)(struct launch *l);
 	/* Largest number of workers that have started but are not `ready`. */
 	unsigned unready_max;
 	/* Stdout is that of the workers: what the launcher tells people is on stderr. */
 	bool notes_on_stderr;
 	/* No worker is started: `join` is not known yet. */
 	bool held;
+	/* No follower is started: it is not known yet whether the job can have some. */
+	bool followers_held;
 	/* The caller sets sup.on_line, sup.on_exit, sup.on_status and sup.arg. */
 	struct supervisor sup;
 
@@ -239,37 +249,27 @@ unsigned launch_running(const struct launch *l, bool workers);
  * never end by itself. */
 bool launch_workers_to_come(const struct launch *l);
 
-/* Takes the event "aborted" of a server. */
-void launch_take_aborted(struct launch *l, const struct child *c, const json_t *event);
+/* Takes an event of a follower, whatever it is, or an event of a server that means the same to each
+ * launcher. Returns whether the event was one of these. */
+bool launch_take_event(
+	struct launch *l, struct child *c, const char *name, json_t *event);
 
-/* Takes the event "saving" of a server. */
-void launch_take_saving(struct launch *l, struct child *c);
 /* Warns that the last snapshot is missing, since a server has ended: `how`. */
 void launch_tell_unsaved(struct launch *l, const char *how);
 
-/* Takes the event "listening" of a server or a follower. */
-void launch_take_listening(struct launch *l, const struct child *c, const json_t *event);
 /* Writes the addresses of the servers, as they are now, to l->join. */
 void launch_write_join(struct launch *l);
 
-/* Takes the event "followed" of a server. */
-void launch_take_followed(struct launch *l, const struct child *c, const json_t *event);
 /* True if the server's follower has all of its share, and could take its place. */
 bool launch_follows(const struct launch *l, unsigned index);
 
-/* Takes the event "begun" or "back" of a server. */
+/* Takes the event "begun" of a server. */
 void launch_take_begun(struct launch *l, const struct child *c);
-void launch_take_back(struct launch *l, const struct child *c);
 
 /* Takes the event "lost" of a server. Returns the worker that is lost, NULL if the event
  * names none of this process's, or one that is known to be lost. */
 struct child *launch_take_loss(struct launch *l, const json_t *event);
 
-/* Takes the event "came" of a server: a worker takes part again that was lost. */
-void launch_take_came(struct launch *l, const char *who, json_t *event);
-
-/* Takes the event "skipped" of a server: a slot was left out of its step. */
-void launch_take_skipped(struct launch *l, const char *who, json_t *event);
 /* Adds to the event "done" how many slots were left out, if any were. */
 void launch_add_skipped(const struct launch *l, json_t *done);
 

@@ -561,7 +561,12 @@ static void start(struct launch *l, struct child *c)
 
 bool restart_is_pending(const struct launch *l)
 {
-	return !is_of_no_use(l) && (l->next_again_ns || l->undecided);
+	if (is_of_no_use(l))
+		return false;
+	for (unsigned i = 0; i < l->opts.servers + l->opts.workers; i++)
+		if (l->again_ns[i])
+			return true;
+	return l->undecided;
 }
 
 void restart_turn(struct launch *l)

@@ -67,7 +67,8 @@ void restart_follower(struct launch *l, const struct child *c);
 /* A server has lost the worker. If its end was told before that, it may be started again now. */
 void restart_late(struct launch *l, const struct child *c);
 
-/* True if a process is to be started again, or restart_turn() is to decide that. */
+/* True if a server or a worker is to be started again, or restart_turn() is to decide that. No end of
+ * a job waits for a follower. */
 bool restart_is_pending(const struct launch *l);
 
 /* Decides about processes that were killed, and starts those whose time has come. Called by

@@ -16,7 +16,9 @@
  *
  * With --snapshots a server or the last worker that was killed is started again, and the
  * programs stay and go back (restart.h), if all of their sessions do: TERN_SERVER_WAIT asks them
- * to. If one does not, or ends meanwhile, all processes are started again.
+ * to. If one does not, or ends meanwhile, all processes are started again. With --replicas 2 each
+ * server has a follower, which takes the place of a killed server. Only the programs know whether
+ * their job can have followers, so these are started when the first program has joined.
  *
  * If srun, mpirun or torchrun has started this process as one of several (place.h), each
  * starts one worker, and rank 0 the servers. The exit code is then that of the own worker:
@@ -151,9 +153,10 @@ static void say_start(struct run *r)
 			(unsigned long long)ranks->rank, ranks->size_name,
 			(unsigned long long)ranks->size);
 	launch_report(&r->l, "run",
-		json_pack("{ss ss sI sI ss so so}", "event", "start", "fabric",
+		json_pack("{ss ss sI sI sI ss so so}", "event", "start", "fabric",
 			fabric_name(l->opts.fabric), "servers",
-			(json_int_t)l->opts.servers, "workers",
+			(json_int_t)l->opts.servers, "replicas",
+			(json_int_t)l->opts.settings->replicas, "workers",
 			(json_int_t)worker_count(r), "join", l->join, "program",
 			report_text(r->program[0]), "text", report_text(text)));
 }
@@ -283,6 +286,31 @@ static void take_progress(struct run *r, const struct child *c, json_t *event)
 	report(&r->l.out, c->name, json_incref(event));
 }
 
+/* Ends the job if its programs exclude the followers that the user asks for. */
+static void take_joined(struct run *r, const json_t *event)
+{
+	const char *mode = json_string_value(json_object_get(event, "mode"));
+
+	r->joined = json_integer_value(json_object_get(event, "count"));
+	if (!r->l.opts.followers || !r->joined || r->l.failed_ns)
+		return;
+	r->l.followers_held = false;
+	if (mode && strcmp(mode, "sync") != 0)
+		snprintf(r->l.error, sizeof(r->l.error),
+			"--replicas 2 needs sync mode, and the job of the programs is in "
+			"%s mode: a follower takes the place of a server in sync mode "
+			"only",
+			mode);
+	else if (json_is_false(json_object_get(event, "goes_back")))
+		snprintf(r->l.error, sizeof(r->l.error),
+			"--replicas 2 needs programs that go back with their job, and a "
+			"session has server_wait=0: leave server_wait out");
+	else
+		return;
+	r->input_error = true;
+	launch_fail(&r->l);
+}
+
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct run *r = arg;
@@ -294,6 +322,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 		/* what servers say at their end is a consequence */
 	} else if (!name) {
 		output_error(&r->l.out, c->name, "%s", line);
+	} else if (launch_take_event(&r->l, c, name, event)) {
+		/* it means the same to each launcher, and launch.c has taken it */
 	} else if (strcmp(name, "error") == 0) {
 		take_error(r, c, event);
 	} else if (strcmp(name, "progress") == 0) {
@@ -310,26 +340,14 @@ static void on_line(void *arg, struct child *c, const char *line)
 			launch_take_snapshot(&r->l, event);
 		json_object_set_new(event, "who", json_string(c->name));
 		launch_report(&r->l, c->name, json_incref(event));
-	} else if (strcmp(name, "listening") == 0) {
-		launch_take_listening(&r->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(r, c, event);
-	} else if (strcmp(name, "came") == 0) {
-		launch_take_came(&r->l, c->name, event);
-	} else if (strcmp(name, "skipped") == 0) {
-		launch_take_skipped(&r->l, c->name, event);
 	} else if (strcmp(name, "joined") == 0 && first) {
-		r->joined = json_integer_value(json_object_get(event, "count"));
+		take_joined(r, event);
 	} else if (strcmp(name, "begun") == 0) {
 		run_take_begun(r, c, event);
-	} else if (strcmp(name, "back") == 0) {
-		launch_take_back(&r->l, c);
 	} else if (strcmp(name, "completed") == 0 && first) {
 		r->completed = true;
-	} else if (strcmp(name, "aborted") == 0) {
-		launch_take_aborted(&r->l, c, event);
-	} else if (strcmp(name, "saving") == 0) {
-		launch_take_saving(&r->l, c);
 	}
 	json_decref(event);
 }
@@ -443,7 +461,7 @@ static void run(struct run *r)
 {
 	do {
 		launch_turn(&r->l, turn_ms(r));
-		r->l.settled = run_all_started(r);
+		r->l.settled = r->l.sup.child_count == launch_size(&r->l);
 		turn_place(r);
 		run_settle_losses(r);
 	} while (!is_over(r));
@@ -630,6 +648,7 @@ static struct launch_opts launch_opts(
 			       : s->workers ? s->workers
 					    : 1,
 		.first_worker = place->ranks.rank,
+		.followers = s->launch.replicas == 2 ? s->servers : 0,
 		.goes_back = !ranked && restart_is_wanted(&s->launch) && !programs_end(),
 		.consecutive_ports = s->place.port != 0,
 		.json = s->json,
@@ -655,11 +674,37 @@ static int find_place(struct run_settings *s, struct place *place, struct secret
 	return r;
 }
 
+/* Refuses followers in a job that never goes on in place. */
+static int check_replicas(
+	const struct run_settings *s, const struct place *place, struct message *error)
+{
+	const struct ranks *ranks = &place->ranks;
+
+	if (s->launch.replicas < 2)
+		return 0;
+	if (place_is_ranked(place))
+		return options_refuse(error,
+			"--replicas 2: %s=%llu of this process were started (%s), and as "
+			"one of several, tern run starts nothing again: leave --replicas "
+			"out; or give --alone to start all workers here",
+			ranks->size_name, (unsigned long long)ranks->size,
+			ranks->launcher);
+	if (programs_end())
+		return options_refuse(error,
+			"--replicas 2 needs programs that go back with their job: "
+			"unset " SERVER_WAIT "=0, which ends them when a server is lost");
+	return 0;
+}
+
 static int check(const struct run_settings *s, const struct launch_opts *opts,
-	const char *program, struct secret *secret, struct message *error)
+	const struct place *place, const char *program, struct secret *secret,
+	struct message *error)
 {
 	const struct device_choice *device = &s->launch.server_device;
-	int r = device_check_arithmetic(s->arithmetic, device, error);
+	int r = check_replicas(s, place, error);
+
+	if (r == 0)
+		r = device_check_arithmetic(s->arithmetic, device, error);
 
 	if (r == 0)
 		r = device_check_memory(s->tensor_memory, device->cuda, error);
@@ -698,7 +743,9 @@ static void prepare(struct run *r, const struct place *place, char **program)
 	r->l.command = &run_command;
 	r->l.listening = on_listening;
 	r->l.start_worker = start_worker;
+	r->l.on_begun = run_on_begun;
 	r->l.held = !place_has_servers(place);
+	r->l.followers_held = true;
 	r->l.unready_max = UINT_MAX;
 	r->l.notes_on_stderr = true;
 	r->l.sup.on_line = on_line;
@@ -752,7 +799,7 @@ static int run_run(int argc, char **argv)
 	if (fabric_check(&s.fabric, &error) || find_place(&s, &place, &secret, &error))
 		return command_refuse(&run_command, "%s", error.text);
 	opts = launch_opts(&s, &place);
-	if (check(&s, &opts, argv[program], &secret, &error))
+	if (check(&s, &opts, &place, argv[program], &secret, &error))
 		return command_refuse(&run_command, "%s", error.text);
 	while ((code = run_once(&s, &place, argv + program, &secret, &restarts)) == AGAIN)
 		restart_pause(&restarts);

@@ -10,7 +10,7 @@
 
 bool run_all_started(const struct run *r)
 {
-	return r->l.sup.child_count == r->l.opts.servers + r->l.opts.workers;
+	return r->l.sup.child_count >= r->l.opts.servers + r->l.opts.workers;
 }
 
 uint64_t run_others_running(const struct run *r)
@@ -65,17 +65,21 @@ void run_take_begun(struct run *r, const struct child *c, const json_t *event)
 	const char *mode = json_string_value(json_object_get(event, "mode"));
 
 	launch_take_begun(&r->l, c);
-	r->begun = r->l.begun;
-	if (!r->l.opts.goes_back)
+	if (!r->l.opts.goes_back || !json_is_false(json_object_get(event, "goes_back")))
 		return;
-	if (json_is_false(json_object_get(event, "goes_back"))) {
-		r->l.opts.goes_back = false;
-		/* In async and ssp mode no job goes back in place, whatever its programs wait for. */
-		if (mode && strcmp(mode, "sync") == 0)
-			launch_report(&r->l, "run",
-				json_pack("{ss ss}", "event", "note", "text", text));
-	}
-	if (!is_back(r) && r->l.went_back && !r->l.failed_ns)
+	r->l.opts.goes_back = false;
+	/* In async and ssp mode no job goes back in place, whatever its programs wait for. */
+	if (mode && strcmp(mode, "sync") == 0)
+		launch_report(&r->l, "run",
+			json_pack("{ss ss}", "event", "note", "text", text));
+}
+
+void run_on_begun(struct launch *l)
+{
+	struct run *r = l->sup.arg;
+
+	r->begun = l->begun;
+	if (l->opts.goes_back && !is_back(r) && l->went_back && !l->failed_ns)
 		forget_causes(r);
 }
 
@@ -216,6 +220,10 @@ void run_on_exit_of(void *arg, struct child *c)
 
 	if (r->ending)
 		return;
+	if (launch_is_follower(&r->l, c)) {
+		restart_follower(&r->l, c);
+		return;
+	}
 	if (!launch_is_worker(&r->l, c)) {
 		on_exit_of_server(r, c);
 		return;

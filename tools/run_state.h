@@ -70,8 +70,10 @@ uint64_t run_others_running(const struct run *r);
 bool run_all_workers_ended(const struct run *r);
 /* True if a worker is about to be started again without which the job cannot go on. */
 bool run_awaits_worker(const struct run *r);
-/* The steps have begun on a server. */
+/* Takes the event "begun" of a server. */
 void run_take_begun(struct run *r, const struct child *c, const json_t *event);
+/* The steps have begun on a server: on_begun() of struct launch. */
+void run_on_begun(struct launch *l);
 /* Looks for the reason of a failure in a line that a worker has printed on stderr. */
 void run_look_for_reason(struct reason *reason, const char *text, size_t bytes);
 /* A child has ended: the supervisor's on_exit(). `arg` is the struct run. */

@@ -198,8 +198,13 @@ static void warning(void *arg, const char *text)
 
 static void joined(void *arg, uint32_t count, uint32_t workers)
 {
-	role_report(arg, json_pack("{ss sI sI}", "event", "joined", "count",
-				 (json_int_t)count, "workers", (json_int_t)workers));
+	struct server_role *s = arg;
+	struct tern_server_stats stats;
+
+	tern_server_stats(s->server, &stats);
+	role_report(arg, json_pack("{ss sI sI ss sb}", "event", "joined", "count",
+				 (json_int_t)count, "workers", (json_int_t)workers,
+				 "mode", stats.mode.text, "goes_back", stats.goes_back));
 }
 
 /* Warns if the curves of --logdir have gaps. */

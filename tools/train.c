@@ -46,12 +46,6 @@ struct train_settings {
 static const struct option options[] = {
 	JOB_OPTIONS,
 	LAUNCH_OPTIONS(struct train_settings, launch),
-	OPTION(COUNT, "replicas", "1|2",
-		"processes that hold the share of each server; 2: each server has a "
-		"follower, which takes its place when it is killed, so no step is made "
-		"again; needs --snapshots",
-		struct train_settings, launch.replicas, .initial = "1", .min = 1,
-		.max = 2),
 	OPTION(TEXT, "secret-file", "PATH",
 		"file with the secret of the job, instead of one that is made for it: "
 		"whoever has it can join the job, and ask it (tern status)",
@@ -383,25 +377,6 @@ static void note_saving(struct child *c, const char *name)
 		c->saving = false;
 }
 
-/* Takes an event of a follower. Its errors do not end the job. */
-static void take_follower_event(
-	struct train *t, const struct child *c, const char *name, json_t *event)
-{
-	if (strcmp(name, "listening") == 0) {
-		launch_take_listening(&t->l, c, event);
-	} else if (strcmp(name, "begun") == 0) {
-		restart_took_over(&t->l, c);
-	} else if (strcmp(name, "completed") == 0) {
-		t->l.completed = true;
-	} else if (strcmp(name, "skipped") == 0) {
-		launch_take_skipped(&t->l, c->name, event);
-	} else if (strcmp(name, "error") == 0 || strcmp(name, "warning") == 0) {
-		json_object_set_new(event, "event", json_string("warning"));
-		json_object_set_new(event, "who", json_string(c->name));
-		report(&t->l.out, c->name, json_incref(event));
-	}
-}
-
 static void on_line(void *arg, struct child *c, const char *line)
 {
 	struct train *t = arg;
@@ -417,8 +392,8 @@ static void on_line(void *arg, struct child *c, const char *line)
 	}
 	if (!name) {
 		output_error(&t->l.out, c->name, "%s", line);
-	} else if (launch_is_follower(&t->l, c)) {
-		take_follower_event(t, c, name, event);
+	} else if (launch_take_event(&t->l, c, name, event)) {
+		/* it means the same to each launcher, and launch.c has taken it */
 	} else if (strcmp(name, "error") == 0) {
 		take_error(t, c, event);
 	} else if (is_for_all(t, c, name)) {
@@ -426,24 +401,10 @@ static void on_line(void *arg, struct child *c, const char *line)
 		report(&t->l.out, c->name, json_incref(event));
 	} else if (launch_is_worker(&t->l, c)) {
 		take_worker_event(t, c, name, event);
-	} else if (strcmp(name, "listening") == 0) {
-		launch_take_listening(&t->l, c, event);
 	} else if (strcmp(name, "begun") == 0) {
 		launch_take_begun(&t->l, c);
-	} else if (strcmp(name, "back") == 0) {
-		launch_take_back(&t->l, c);
-	} else if (strcmp(name, "followed") == 0) {
-		launch_take_followed(&t->l, c, event);
-	} else if (strcmp(name, "saving") == 0) {
-		launch_take_saving(&t->l, c);
-	} else if (strcmp(name, "aborted") == 0) {
-		launch_take_aborted(&t->l, c, event);
 	} else if (strcmp(name, "lost") == 0) {
 		take_loss(t, event);
-	} else if (strcmp(name, "came") == 0) {
-		launch_take_came(&t->l, c->name, event);
-	} else if (strcmp(name, "skipped") == 0) {
-		launch_take_skipped(&t->l, c->name, event);
 	} else if (strcmp(name, "progress") == 0) {
 		take_served(t, c, event);
 	} else if (strcmp(name, "applied") == 0) {
@@ -675,27 +636,6 @@ static int conclude(struct train *t)
 	return launch_say_end(&t->l, t->input_error ? EXIT_INPUT : EXIT_JOB, t->l.error);
 }
 
-static int check_replicas(const struct train_settings *s, struct message *error)
-{
-	const char *without = NULL;
-
-	if (s->launch.replicas < 2)
-		return 0;
-	if (s->job.mode.kind != TERN_MODE_SYNC)
-		without = "needs --mode sync: a follower takes the place of a server in "
-			  "sync mode only";
-	else if (!s->launch.snapshots.directory)
-		without = "needs --snapshots DIR: a job without snapshots cannot go on "
-			  "when a server is lost";
-	else if (s->launch.restarts == 0)
-		without = "needs --restarts above 0: without restarts the job ends when "
-			  "a server is lost";
-	else if (s->launch.server_device.cuda)
-		without = "needs --server-device cpu: followers of servers that compute "
-			  "on a GPU are not supported";
-	return without ? options_refuse(error, "--replicas 2 %s", without) : 0;
-}
-
 static int check(struct train_settings *s, const struct launch_opts *opts,
 	struct secret *secret, struct message *error)
 {
@@ -706,8 +646,10 @@ static int check(struct train_settings *s, const struct launch_opts *opts,
 		r = options_refuse(error,
 			"--on-nan skip needs --mode sync: in async mode a slot is a step "
 			"of its own");
-	if (r == 0)
-		r = check_replicas(s, error);
+	if (r == 0 && s->job.mode.kind != TERN_MODE_SYNC && s->launch.replicas > 1)
+		r = options_refuse(error,
+			"--replicas 2 needs --mode sync: a follower takes the place of a "
+			"server in sync mode only");
 	if (r == 0)
 		r = device_check_memory(s->job.tensor_memory,
 			s->job.device.cuda || s->launch.server_device.cuda, error);

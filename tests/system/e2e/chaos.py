@@ -11,7 +11,7 @@ of a job that nothing has happened to. The kinds of jobs take turns:
   program   tern run, with a user's PyTorch model
   mnist     as launcher, with the images of MNIST, which TERN_DATA_DIR names
 
-Servers have followers in half of the jobs of the first three kinds. What the machine does not allow is left out, and a
+Servers have followers in half of the jobs of the first four kinds. What the machine does not allow is left out, and a
 case in the output says so.
 
 usage: chaos.py TERN [--kills K] [--seed S] [--only launcher|hand|hosts|program|mnist]
@@ -143,7 +143,7 @@ def kind_of(seed, only, missing):
 def make_story(kind, seed, left, missing, resources):
     """The story of a job, and the bytes that it has to save. Its disk and its hosts are closed with `resources`."""
     if kind == "program":
-        story = LaunchedStory(seed, left, PROGRAM_STEPS, run_program, PROGRAM_EVERY)
+        story = LaunchedStory(seed, left, PROGRAM_STEPS, run_program, PROGRAM_EVERY, followers=True)
         return story, saved_by_program, expected_of_program()
     if kind == "mnist":
         story = LaunchedStory(seed, left, MNIST_STEPS, train_mnist, MNIST_EVERY)

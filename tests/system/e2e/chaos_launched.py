@@ -3,7 +3,6 @@
 given up is started again by its user, with other numbers of servers and workers."""
 import os
 import random
-import re
 import signal
 import time
 
@@ -39,12 +38,6 @@ class Life(Watched):
             return "recovery" if again else "join"
         return "end" if any(e["event"] == "progress" and e["step"] == self.steps for e in events) else "steps"
 
-    def promoted(self):
-        """The pids of followers that have taken the places of servers."""
-        told = (re.search(r"its follower \(pid (\d+)\) takes its place", e["text"])
-                for e in list(self.events) if e["event"] == "restart")
-        return {int(found[1]) for found in told if found}
-
     def processes(self):
         """{(role, index): pid}"""
         found = {}
@@ -52,7 +45,7 @@ class Life(Watched):
             if pid == self.process.pid:
                 found["launcher", 0] = pid
             elif words[1:2] in (["server"], ["worker"]):
-                follows = "--follow" in words and pid not in self.promoted()
+                follows = "--follow" in words and pid not in job.promoted(list(self.events))
                 found["follower" if follows else words[1], int(words[words.index("--index") + 1])] = pid
             elif job.index_of_program(pid) is not None:
                 found["worker", job.index_of_program(pid)] = pid

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import re
 import select
 import shlex
 import signal
@@ -119,6 +120,13 @@ def index_of_program(pid):
     except OSError:
         return None  # it has ended
     return next((int(v.removeprefix(b"TERN_INDEX=")) for v in variables if v.startswith(b"TERN_INDEX=")), None)
+
+
+def promoted(events):
+    """The pids of followers that have taken the places of servers, by the events of a launcher."""
+    told = (re.search(r"its follower \(pid (\d+)\) takes its place|follower \d+ \(pid (\d+)\) has taken the place",
+                      e["text"]) for e in events if e["event"] in ("restart", "note"))
+    return {int(found[1] or found[2]) for found in told if found}
 
 
 class Job:

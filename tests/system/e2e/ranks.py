@@ -172,6 +172,7 @@ def wrong_options_are_refused():
     place = variables("Open MPI", 0, 2)
     apart = {**place, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
     refused(place, "--workers", 3, says=["--workers 3", "OMPI_COMM_WORLD_SIZE=2", "--alone"])
+    refused(place, "--replicas", 2, "--snapshots", job.SCRATCH, says=["--replicas 2: OMPI_COMM_WORLD_SIZE=2", "--alone"])
     refused(apart, says=["several hosts", "--rendezvous DIR", "--port"])
     refused(apart, "--rendezvous", job.SCRATCH, says=["several hosts", "--secret-file", "--insecure"])
     refused(apart, "--rendezvous", job.SCRATCH, "--fabric", "shm", "--insecure", says=["--fabric shm", "one host"])
