@@ -292,6 +292,26 @@ static int read_values(
 	return 0;
 }
 
+/* The worker's number may be beyond those of the job, to which it is added then (server/grow.c), if
+ * the session can go back with its job. */
+static int read_index(struct tern_session *s, const struct tern_job_opts *o)
+{
+	bool grows = o->mode == TERN_TRAIN_SYNC && s->opts.server_wait_s > 0;
+
+	s->index = o->index;
+	if (o->index < (grows ? TERN_WORKERS_MAX : o->workers))
+		return 0;
+	if (grows)
+		return session_complain(s, -EINVAL,
+			"index %u: expected an index from 0 to %u", o->index,
+			TERN_WORKERS_MAX - 1);
+	return session_complain(s, -EINVAL,
+		"index %u of %u workers: expected an index from 0 to the number of "
+		"workers less one; only a job in sync mode gets more, from workers with "
+		"a server_wait above 0",
+		o->index, o->workers);
+}
+
 static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 {
 	const char *arithmetic = o->arithmetic ? o->arithmetic : "";
@@ -317,15 +337,12 @@ static int read_job(struct tern_session *s, const struct tern_job_opts *o)
 	job->records = o->records;
 	job->data = o->data;
 	job->clip_norm = o->clip_norm;
-	s->index = o->index;
 	s->early = o->early;
 	s->verify.left = slots_to_verify(o);
 	s->eval_every = o->eval_every > 0 ? (uint64_t)o->eval_every : 0;
-	if (o->index >= o->workers)
-		return session_complain(s, -EINVAL,
-			"index %u of %u workers: expected an index from 0 to the number "
-			"of workers less one",
-			o->index, o->workers);
+	r = read_index(s, o);
+	if (r < 0)
+		return r;
 	if (strlen(arithmetic) >= sizeof(job->arithmetic))
 		return session_complain(s, -EINVAL,
 			"arithmetic: expected at most %zu bytes",

@@ -53,7 +53,8 @@ void grow_on_join(struct server_peer *p, uint32_t index, const json_t *message)
 	if (!back_is_allowed(s) || !json_is_true(json_object_get(message, "back")))
 		server_refuse(p,
 			"the job has %u workers and cannot have worker %u: all servers "
-			"need --snapshots, and nobody --server-wait 0",
+			"need --snapshots, and all workers a --server-wait, or a "
+			"server_wait of their sessions, above 0",
 			s->job.workers, index);
 	else if (!s->running || index > s->job.workers ||
 		 (s->view.number > s->job.view &&

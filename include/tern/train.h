@@ -120,10 +120,18 @@ struct tern_schedule_opts {
 /* A job. All its workers must describe the same job: the servers refuse a worker that
  * does not, and say what differs. */
 struct tern_job_opts {
-	uint32_t workers; /* number of workers, at least 1 */
-	uint32_t index;   /* which of them this one is, from 0; may differ */
+	/*
+	 * workers: number of workers with which the job begins, at least 1. index: which of them
+	 * this one is, from 0; may differ.
+	 *
+	 * A session with server_wait_s, in sync mode, may have the next index that the job does not
+	 * have, at most 4095, and `workers` and `slots` as the others have them: this worker is then
+	 * added to the job between two steps, if the servers take snapshots and all workers wait. So
+	 * the job may have more than `workers`. Nothing of a slot depends on their number.
+	 */
+	uint32_t workers, index;
 	enum tern_train_mode mode;
-	uint32_t slots; /* sync: gradients of each step; 0: one for each worker */
+	uint32_t slots; /* sync: gradients of each step; 0: as many as `workers` */
 	uint64_t steps; /* sync: of the job; async, ssp: of all workers together */
 	uint64_t seed;
 	struct tern_rule_opts rule;

@@ -376,6 +376,12 @@ class Session:
     When the server is here again, the job goes on from its newest snapshot: on_rollback(from_step, to_step) is called, and
     slots() gives slots from `to_step` on. What a program keeps from step to step must follow it back.
 
+    `workers`, `index`: the number of workers with which the job begins, and which of them this one is, from 0; without
+    both they come from TERN_WORKERS and TERN_INDEX. `index` may also be the next one that the job does not have, if the
+    session has a `server_wait`, in sync mode: this worker is then added to the job while it runs, with `workers` and
+    `slots` as the others have them. So a job may have more than `workers`. A slot's records, seed and parameters do not
+    depend on their number; a gradient must not either.
+
     Declare the tensors, then loop over slots(): that starts the session. At the end of the block the worker waits for
     the end of the job; after an exception it leaves the job, and the others go on.
     """

@@ -165,7 +165,11 @@ def jobs_that_cannot_be_are_refused_at_the_start():
         refused(ValueError, "two tensors have the name a", s.slots)
     with session(index=1) as s:
         s.tensor("a", 3)
-        refused(ValueError, "index 1 of 1 workers: expected an index from 0 to the number of workers less one", s.slots)
+        refused(ValueError, "index 1 of 1 workers: expected an index from 0 to the number of workers less one; only a job in "
+                "sync mode gets more, from workers with a server_wait above 0", s.slots)
+    with session(index=4096, server_wait=1) as s:
+        s.tensor("a", 3)
+        refused(ValueError, "index 4096: expected an index from 0 to 4095", s.slots)
 
 
 def update_rules_that_cannot_be_are_refused_at_the_start():

@@ -24,8 +24,8 @@ STEPS = {"c": 12_000, "numpy": 3_000, "torch": 120, "ahead": 120}
 class Job(jobs.Job):
     """Two servers that take snapshots, and two workers of one kind."""
 
-    def __init__(self, kind, name, *, every=None, hold=None, wait=60):
-        self.kind, self.hold, self.steps = kind, hold, STEPS[kind]
+    def __init__(self, kind, name, *, every=None, hold=None, wait=60, **environment):
+        self.kind, self.hold, self.steps, self.environment = kind, hold, STEPS[kind], environment
         self.snapshots, self.out = SCRATCH / f"{name}-snapshots", SCRATCH / f"{name}.out"
         self.options = ["--snapshots", self.snapshots, "--snapshot-every", every or self.steps // 20, "--server-wait", wait,
                         "--worker-timeout", 5]
@@ -34,7 +34,7 @@ class Job(jobs.Job):
             self.program(index, wait)
 
     def program(self, index, wait):
-        environment = {"TERN_JOIN": self.join, "TERN_WORKERS": 2, "TERN_INDEX": index}
+        environment = {"TERN_JOIN": self.join, "TERN_WORKERS": 2, "TERN_INDEX": index, **self.environment}
         environment["TERN_SERVER_WAIT" if self.kind == "c" else "BACK_WAIT"] = wait
         command = [FACTORISE, self.out, self.steps]
         if self.kind != "c":
@@ -131,6 +131,53 @@ def module_is_in_a_slot_while_a_server_dies():
     slot_is_held("torch")
 
 
+def program_is_added(kind, **environment):
+    """A third program comes by the command of the others with the next number, and gets its share of the slots. Then a
+    program that was there from the start is killed, so the others have its slots, too."""
+    with Job(kind, f"{kind}-added", **environment) as job:
+        job.servers[0].wait_line(is_event("begun"))
+        job.program(2, 60)
+        came = json.loads(job.servers[0].wait_line(is_event("came")))
+        assert came["worker"] == 2 and "1 of 4 slots are its" in came["text"], came
+        job.workers.pop(0).kill()
+        job.servers[0].wait_line(is_event("lost"))
+        job.go()
+        assert job.result() == undisturbed(kind)
+
+
+def c_program_is_added():
+    program_is_added("c")
+
+
+def torch_program_that_reads_ahead_is_added():
+    needs_torch()
+    program_is_added("ahead", BACK_SLOW=1)
+
+
+def program_that_was_added_goes_back():
+    """The job goes back with three programs, with which it did not begin, and none is left behind."""
+    with Job("numpy", "added-back", BACK_SLOW=1) as job:
+        job.servers[0].wait_line(is_event("begun"))
+        job.program(2, 60)
+        job.servers[0].wait_line(is_event("came"))
+        job.lose_server()
+        job.replace_server()
+        job.servers[1].wait_line(is_event("begun"))
+        job.go()
+        assert job.result() == undisturbed("numpy")
+        assert not any(line and is_event("lost")(line) for line in job.servers[0].lines)
+
+
+def program_that_cannot_be_added_is_refused():
+    """Its session would not go back with the job, or is not in sync mode."""
+    for index, wait in (2, 0), (4096, 60):
+        done = subprocess.run([FACTORISE], capture_output=True, text=True, timeout=LIMIT_S,
+                              env={"TERN_JOIN": "127.0.0.1:9", "TERN_WORKERS": "2", "TERN_INDEX": str(index),
+                                   "TERN_SERVER_WAIT": str(wait)})
+        assert done.returncode == 1 and done.stderr.startswith(f"factorise: cannot start: index {index}"), done
+        assert ("server_wait above 0" if index == 2 else "from 0 to 4095") in done.stderr, done
+
+
 def without_a_snapshot_it_goes_back_to_the_given_values():
     with Job("numpy", "start", every=STEPS["numpy"], hold=100) as job:
         job.workers[0].wait_line(lambda line: line == "holds")
@@ -178,7 +225,8 @@ def wrong_waits_are_refused():
 
 
 CASES = [c_program_goes_back, numpy_program_goes_back, torch_program_goes_back, torch_program_that_reads_ahead_goes_back,
-         slot_is_held_while_a_server_dies, module_is_in_a_slot_while_a_server_dies,
+         c_program_is_added, torch_program_that_reads_ahead_is_added, program_that_was_added_goes_back,
+         program_that_cannot_be_added_is_refused, slot_is_held_while_a_server_dies, module_is_in_a_slot_while_a_server_dies,
          without_a_snapshot_it_goes_back_to_the_given_values, server_that_was_asked_to_end_comes_again,
          finisher_finishes_without_its_servers, programs_that_wait_in_vain_end, wrong_waits_are_refused]
 tap.run([case for case in CASES if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]])

@@ -416,9 +416,14 @@ void job_call_at(struct job *j, uint64_t at_ns)
 	tern_sim_at(j->sim, event, at_ns);
 }
 
-/* True if another worker is there, or will be. */
-static bool another_is_left(const struct job *j, const struct member *worker)
+/* True if the job can do without this worker: another one is there, or will be, and the job has this
+ * worker's number, since later numbers wait for that. */
+static bool can_be_missed(const struct job *j, const struct member *worker)
 {
+	const struct tern_view *view = job_view(j);
+
+	if (worker->index >= (view ? view->workers : j->workers))
+		return false;
 	for (unsigned i = j->servers; i < j->count; i++)
 		if (&j->members[i] != worker && !j->members[i].stays_away)
 			return true;
@@ -430,11 +435,11 @@ static void make_again(struct job *j, struct member *m)
 	uint64_t now_ns = tern_sim_now_ns(j->sim);
 
 	if (!m->again_ns) {
-		m->stays_away = job_is_server(j, m) ? job_is_removed(j, m) &&
-							      tern_sim_dice(j->sim, 400)
-						    : j->has_begun && job_is_lost(m) &&
-							      another_is_left(j, m) &&
-							      tern_sim_dice(j->sim, 300);
+		m->stays_away =
+			job_is_server(j, m)
+				? job_is_removed(j, m) && tern_sim_dice(j->sim, 400)
+				: j->has_begun && job_is_lost(m) && can_be_missed(j, m) &&
+					  tern_sim_dice(j->sim, 300);
 		m->again_ns =
 			now_ns +
 			TERN_NS_PER_US * (1 + tern_rng_below(tern_sim_rng(j->sim),
@@ -585,6 +590,8 @@ void job_make_again(struct job *j)
 		lose_all_workers(j);
 	if (j->has_begun && j->drains && tern_sim_dice(j->sim, 10))
 		remove_one(j);
+	if (j->has_begun && j->adds && tern_sim_dice(j->sim, 5))
+		j->adds -= job_add_next_worker(j) != NULL;
 	for (unsigned i = j->servers; i < j->count; i++)
 		if (!j->members[i].servers)
 			know_servers(j, &j->members[i]);

@@ -114,7 +114,8 @@ struct job {
 	bool loses_all; /* all workers crash at once, while some chunks are ahead of others */
 	unsigned
 		drains; /* number of servers that will still be removed, to be added again perhaps */
-	bool followed;             /* the servers have followers (followers.c) */
+	unsigned adds; /* number of workers of new numbers that will still come */
+	bool followed; /* the servers have followers (followers.c) */
 	struct standby **standbys; /* by server */
 	/* Members that were made anew, as they were, until they are freed. */
 	struct member **former;

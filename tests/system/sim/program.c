@@ -810,7 +810,7 @@ struct program *program_new(struct job *j, struct member *m, unsigned index)
 	p->job = j;
 	p->member = m;
 	p->timer.fire = fire;
-	m->fickle = index + j->fickle >= j->workers;
+	m->fickle = index < j->workers && index + j->fickle >= j->workers;
 	m->stalled = m->fickle;
 	if (tern_session_new(m->ctx, &opts, &p->session) < 0)
 		tern_never("a session");

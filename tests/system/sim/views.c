@@ -18,6 +18,7 @@
 #include "tests/system/sim/faults.h"
 #include "tests/system/sim/history.h"
 #include "tests/system/sim/ledger.h"
+#include "tests/system/sim/program.h"
 #include "tests/system/sim/train.h"
 
 #define ACTS_MAX 12u
@@ -210,9 +211,14 @@ bool scenario_views(uint64_t seed, bool verbose, uint64_t *hash)
 		.worker_timeout_ns = 2 * TERN_NS_PER_S,
 		.goes_back = true,
 		.perform = perform};
-	bool good = seed % 3 == 2 ? train_run(&opts, &job, 8 + random % 8, hash)
-				  : ledger_run(&job, random, verbose, hash);
+	bool good;
 
+	if (seed % 4 == 1) {
+		program_describe(&job, seed / 4 % 2 ? (unsigned)(seed / 8 % 128) : 0);
+		program_choose_types(&job, seed / 2);
+	}
+	good = seed % 4 == 2 ? train_run(&opts, &job, 8 + random % 8, hash)
+			     : ledger_run(&job, random, verbose, hash);
 	if (seed != counted_seed)
 		seeds_with[TERN_MIN(play.views, VIEWS_MAX)]++;
 	counted_seed = seed;
