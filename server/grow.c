@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More workers than a job began with, in sync mode, in a job by hand that may go back
- * (opts.goes_back, and not opts.workers).
+ * More workers than a job began with, in sync mode, in a job that may go back (opts.goes_back). A
+ * user starts them by hand, also beside the workers of a launcher (opts.workers).
  *
  * A worker whose number is the first that the job does not have is let in between two steps, as
  * one in the place of a lost worker is (change.c). When all servers have stopped, server 0 makes
@@ -21,7 +21,7 @@
 
 bool grow_is_possible(const struct tern_server *s, const struct tern_ps_job *job)
 {
-	return s->opts.goes_back && !s->opts.workers && job->mode == TERN_MODE_SYNC;
+	return s->opts.goes_back && job->mode == TERN_MODE_SYNC;
 }
 
 /* ---- a worker comes ---- */

@@ -111,8 +111,8 @@ static bool read_numbers(const struct tern_server *s, const json_t *message,
 			"worker: expected an integer from 0 to %u%s",
 			(grows ? TERN_WORKERS_MAX : job->workers) - 1,
 			grows ? ""
-			      : ": only a job by hand in sync mode gets more workers, "
-				"whose servers have --snapshots and no --workers");
+			      : ": only a job in sync mode gets more workers, whose "
+				"servers have --snapshots and no --server-wait 0");
 	else if (!json_is_integer(numbers[1]) || j < 0 || j >= job->server_count)
 		snprintf(why->text, sizeof(why->text),
 			"server: expected an integer from 0 to %u",
@@ -200,13 +200,14 @@ static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t
 	return false;
 }
 
-/* True unless this server was made for another number of workers. */
+/* True unless this server was made for a job that begins with another number of workers. A newer view
+ * has the number that server 0 has made of it. */
 static bool has_workers(const struct server_peer *p, const struct tern_ps_job *job,
 	struct tern_ps_text *why)
 {
 	uint32_t workers = p->server->opts.workers;
 
-	if (!workers || job->workers == workers)
+	if (!workers || (job->view ? job->workers >= workers : job->workers == workers))
 		return true;
 	snprintf(why->text, sizeof(why->text),
 		"workers: %s describes a job of %u, and this server was started for %u "

@@ -140,15 +140,23 @@ void leaving_on_here(struct server_peer *p, const json_t *message)
 
 /* ---- workers leave ---- */
 
-/* True if every worker leaves, and none has said goodbye, so the results are not safe. */
+/* True if every worker leaves, and none has said goodbye, so the results are not safe. A launcher asks
+ * all of its own workers when it ends the job, and knows no others (grow.c). */
 static bool all_leave(const struct tern_server *s)
 {
+	uint32_t count = s->opts.workers ? s->opts.workers : s->job.workers;
+	bool some = false;
+
 	if (s->bye_count > 0)
 		return false;
-	for (uint32_t i = 0; i < s->job.workers; i++)
-		if (is_here(s->workers[i]) && !s->workers[i]->leaving)
+	for (uint32_t i = 0; i < count; i++) {
+		const struct server_peer *p = s->workers[i];
+
+		if (is_here(p) && !p->leaving)
 			return false;
-	return true;
+		some = some || is_here(p);
+	}
+	return some || count == s->job.workers;
 }
 
 /* True if a worker that was not asked to leave has answered and makes progress. One that

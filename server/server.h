@@ -179,7 +179,7 @@ struct tern_server_opts {
 	/* Owned by the caller, and used by this server until it is freed; NULL: none is kept
 	 * when this server is freed. */
 	struct tern_server_history *history;
-	/* Number of workers that a job must have; 0: any. */
+	/* Number of workers with which a job must begin, which are those of a launcher; 0: any. */
 	uint32_t workers;
 	/* Largest number of connected peers that have not joined the job; if one more
 	 * connects, the oldest of them is cut off. 0: 512. */

@@ -33,6 +33,9 @@
 #define ZERO_AGAIN_NS    TERN_NS_PER_S
 #define WAITING_NS       (10 * TERN_NS_PER_S)
 #define WAITING_AGAIN_NS (60 * TERN_NS_PER_S)
+/* How long a job of a launcher that goes back waits for workers that a user has added, at most, once
+ * all others are here: nobody starts them again. */
+#define ADDED_NS TERN_NS_PER_S
 
 const struct server_peer *start_find_present(const struct tern_server *s)
 {
@@ -283,13 +286,28 @@ static void begin_without(struct tern_timer *timer)
 	start_maybe(s);
 }
 
+/* True if only workers are missing that a user has added to those of a launcher (grow.c). */
+static bool lacks_added_only(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->opts.workers; i++)
+		if (!s->workers[i])
+			return false;
+	return s->opts.workers > 0;
+}
+
 void start_count_absent(struct tern_server *s)
 {
-	if (!s->opts.returns || !s->opts.absent_ns || s->absent_timer.place)
+	uint64_t ns = s->opts.absent_ns, due_ns;
+
+	if (!s->opts.returns || !ns)
+		return;
+	if (lacks_added_only(s))
+		ns = TERN_MIN(ns, ADDED_NS);
+	due_ns = tern_ns_add(tern_now_ns(s->env), ns);
+	if (s->absent_timer.place && s->absent_timer.due_ns <= due_ns)
 		return;
 	s->absent_timer.fire = begin_without;
-	tern_timer_set(
-		s->opts.ctx, &s->absent_timer, tern_now_ns(s->env) + s->opts.absent_ns);
+	tern_timer_set(s->opts.ctx, &s->absent_timer, due_ns);
 }
 
 /* ---- the start ---- */

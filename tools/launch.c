@@ -560,6 +560,17 @@ struct child *launch_take_loss(struct launch *l, const json_t *event)
 	return c;
 }
 
+bool launch_has_added(const struct launch *l)
+{
+	if (!l->at_steps[0])
+		return false;
+	for (unsigned i = 0; i < l->sup.child_count; i++)
+		if (launch_is_worker(l, &l->sup.children[i]) &&
+			(l->sup.children[i].running || !l->missed[i]))
+			return false;
+	return true;
+}
+
 /* A worker takes part again that was lost. */
 static void take_came(struct launch *l, const char *who, json_t *event)
 {

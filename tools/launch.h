@@ -270,6 +270,10 @@ void launch_take_begun(struct launch *l, const struct child *c);
  * names none of this process's, or one that is known to be lost. */
 struct child *launch_take_loss(struct launch *l, const json_t *event);
 
+/* True if the job makes steps although no worker of this process runs: server 0 has lost them, and has
+ * not gone back. So a worker takes part that a user has added by hand. */
+bool launch_has_added(const struct launch *l);
+
 /* Adds to the event "done" how many slots were left out, if any were. */
 void launch_add_skipped(const struct launch *l, json_t *done);
 

@@ -287,12 +287,13 @@ void run_settle_losses(struct run *r)
 {
 	if (r->l.aborted)
 		r->l.loss_ns = 0; /* its end is no loss */
-	if (r->last_taken && !launch_running(&r->l, true))
+	if (r->last_taken && !launch_running(&r->l, true) && !launch_has_added(&r->l))
 		r->l.loss_ns = 0; /* told when server 0 goes back */
 	settle_stranded(r);
 	if (!r->l.failed_ns)
 		look_for_waiting(r);
-	if (!r->l.failed_ns && (r->begun || !*r->early) && !run_all_workers_ended(r) &&
+	if (!r->l.failed_ns && (r->begun || !*r->early) &&
+		(!run_all_workers_ended(r) || launch_has_added(&r->l)) &&
 		run_has_passed(r->l.loss_ns, LAUNCH_PATIENCE_NS))
 		run_tell_losses(r);
 }

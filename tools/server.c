@@ -63,8 +63,8 @@ static const struct option options[] = {
 		"which server this is, from 0: its name in messages; default 0",
 		struct server_settings, index, .max = 255),
 	OPTION(COUNT, "workers", "N",
-		"refuse workers that describe a job of another number of workers; not "
-		"given: the first worker says how many there are",
+		"refuse workers that describe a job that begins with another number of "
+		"workers; not given: the first worker says how many there are",
 		struct server_settings, workers, .min = 1, .max = TERN_WORKERS_MAX),
 	TENSOR_MEMORY_OPTION(struct server_settings, tensor_memory),
 	ARITHMETIC_OPTION(struct server_settings, arithmetic),

@@ -28,7 +28,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "base/util.h"
 #include "tools/launch.h"
@@ -73,7 +75,9 @@ struct train {
 	bool killed; /* the process of `dead` was, or is as good as (restart_has_failed()) */
 	/* The job is being ended: failures of children are only a consequence. */
 	bool ending;
-	json_t *done;
+	/* The event "done" of the finisher, and the last one of a worker that was not the finisher. */
+	json_t *done, *left;
+	time_t since; /* when the processes were started */
 	/* The last events "progress" of server 0, and of the speaker as it was shown. */
 	json_t *served, *shown;
 	double slot_losses[TERN_SLOTS_MAX];
@@ -177,10 +181,16 @@ static void choose_speaker(struct train *t)
 	}
 }
 
-static void take_loss(struct train *t, const json_t *event)
+/* The loss of a worker that a user has added by hand is told as server 0 says it. */
+static void take_loss(struct train *t, const struct child *c, json_t *event)
 {
 	const struct child *lost = launch_take_loss(&t->l, event);
+	json_int_t worker = json_integer_value(json_object_get(event, "worker"));
 
+	if (worker >= (json_int_t)t->job->workers && launch_number(&t->l, c) == 0) {
+		json_object_set_new(event, "who", json_string(c->name));
+		launch_report(&t->l, c->name, json_incref(event));
+	}
 	if (lost && lost == launch_worker(&t->l, t->speaker))
 		choose_speaker(t);
 }
@@ -325,6 +335,9 @@ static void take_worker_event(
 		if (json_is_true(json_object_get(event, "finisher"))) {
 			json_decref(t->done);
 			t->done = json_incref(event);
+		} else {
+			json_decref(t->left);
+			t->left = json_incref(event);
 		}
 	} else if (speaks || strcmp(name, "saved") == 0 || strcmp(name, "unsaved") == 0 ||
 		   strcmp(name, "evaluated") == 0 || strcmp(name, "generated") == 0) {
@@ -404,7 +417,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	} else if (strcmp(name, "begun") == 0) {
 		launch_take_begun(&t->l, c);
 	} else if (strcmp(name, "lost") == 0) {
-		take_loss(t, event);
+		take_loss(t, c, event);
 	} else if (strcmp(name, "progress") == 0) {
 		take_served(t, c, event);
 	} else if (strcmp(name, "applied") == 0) {
@@ -503,7 +516,8 @@ static void settle_losses(struct train *t)
 		tern_clock_ns() - t->l.loss_ns < LAUNCH_PATIENCE_NS)
 		return;
 	if (t->l.aborted ||
-		(t->l.opts.goes_back && t->begun && !launch_running(&t->l, true)))
+		(t->l.opts.goes_back && t->begun && !launch_running(&t->l, true) &&
+			!launch_has_added(&t->l)))
 		t->l.loss_ns = 0; /* no loss, or told when server 0 goes back */
 	else if (t->begun)
 		tell_losses(t);
@@ -600,6 +614,45 @@ static void end_interrupted(struct train *t)
 	supervise_end(&t->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
 }
 
+/* True if the file with the results has been written since the processes were started. */
+static bool has_results(const struct train *t)
+{
+	char path[4200];
+	struct stat found;
+
+	snprintf(path, sizeof(path), "%.4000s/" JOB_SAVED, t->job->save);
+	return stat(path, &found) == 0 && found.st_mtime >= t->since;
+}
+
+/* The job is complete. Its finisher may be a worker that a user has added: the last worker of this
+ * launcher was lost, and has come again later. */
+static int conclude_done(struct train *t)
+{
+	static const char elsewhere[] = "a worker that was added by hand has finished "
+					"the job, and tells its results";
+	char text[4300];
+
+	if (!t->done && t->job->save && !has_results(t)) {
+		snprintf(text, sizeof(text), "%s: it has not saved them in %.4000s",
+			elsewhere, t->job->save);
+		return launch_say_end(&t->l, EXIT_JOB, text);
+	}
+	if (!t->done) {
+		t->done = TERN_TAKE(t->left);
+		launch_report(&t->l, "train",
+			json_pack("{ss ss}", "event", "note", "text", elsewhere));
+	}
+	if (*t->dead && t->l.safe)
+		launch_tell_unsaved(&t->l, t->dead);
+	tell_losses(t);
+	json_object_del(t->done, "finisher");
+	set_loss_of_all_slots(t);
+	set_applied(t);
+	launch_add_skipped(&t->l, t->done);
+	report(&t->l.out, "train", json_incref(t->done));
+	return EXIT_OK;
+}
+
 /* conclude() returns this if the job is to be started again. */
 #define AGAIN -1
 
@@ -615,17 +668,8 @@ static int conclude(struct train *t)
 	/* SIGUSR2: end without saving. The job has failed, or is over: what was to be saved
 	 * is saved already. */
 	supervise_end(&t->l.sup, 0, SIGUSR2, LAUNCH_GRACE_MS);
-	if (!t->l.failed_ns && t->done) {
-		if (*t->dead && t->l.safe)
-			launch_tell_unsaved(&t->l, t->dead);
-		tell_losses(t);
-		json_object_del(t->done, "finisher");
-		set_loss_of_all_slots(t);
-		set_applied(t);
-		launch_add_skipped(&t->l, t->done);
-		report(&t->l.out, "train", json_incref(t->done));
-		return EXIT_OK;
-	}
+	if (!t->l.failed_ns && (t->done || (t->left && !*t->dead)))
+		return conclude_done(t);
 	/* A job that is started anew after a kill has begun before. */
 	if ((t->begun || t->restarts->count > 0) && t->killed &&
 		restart_is_due(&t->l, t->launch, t->restarts, t->dead))
@@ -686,6 +730,7 @@ static int run_and_conclude(struct train *t)
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(t->complaints); i++)
 		free(t->complaints[i]);
 	json_decref(t->done);
+	json_decref(t->left);
 	json_decref(t->served);
 	json_decref(t->shown);
 	return code;
@@ -704,6 +749,7 @@ static int run_once(struct train_settings *s, const struct secret *secret, int a
 	t->job = &s->job;
 	t->launch = &s->launch;
 	t->restarts = restarts;
+	t->since = time(NULL);
 	t->argc = argc;
 	t->argv = argv;
 	t->l.command = &train_command;

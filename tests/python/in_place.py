@@ -10,8 +10,8 @@ import signal
 import sys
 
 import frameworks
-from jobs import SCRATCH, tap
-from launched import TORCH, job, launched
+from jobs import SCRATCH, Process, tap
+from launched import TORCH, command, job, launched
 
 
 def servers_come_again(kind, fabric, *indices):
@@ -78,6 +78,29 @@ def server_that_was_asked_to_end_comes_again():
         run.end()
 
 
+def program_that_a_user_has_added_goes_on_alone():
+    """The launcher's only program is killed, and comes again in a job that has not gone back."""
+    secret = SCRATCH / "added-secret"
+    secret.write_text("a secret of the job that its user knows\n")
+    secret.chmod(0o600)
+    with launched("added", "--secret-file", secret, workers=1) as run:
+        join = next(e["join"] for e in run.running.events if e["event"] == "start")
+        added = Process(*command("numpy", run.out), TERN_JOIN=join, TERN_WORKERS=1, TERN_INDEX=1, TERN_SERVER_WAIT=60,
+                        TERN_SECRET_FILE=secret, OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1, BACK_SLOW=1)
+        try:
+            assert "2 of 4 slots are its" in run.wait("came")["text"]
+            before = run.kill(("worker", 0))
+            text = run.wait("lost")["text"]
+            assert "the job goes on without it, and it is started again" in text, text
+            run.wait("came")
+            run.stays(before, ("worker", 0))
+            run.end()
+            added.end()
+        finally:
+            added.kill()
+        assert not run.restarts() and not run.said("goes back"), run.restarts()
+
+
 def program_in_async_mode_hears_nothing_of_going_back():
     program = """if True:
         import pytern
@@ -137,6 +160,6 @@ CASES = [servers_of_c_programs_come_again, servers_of_numpy_programs_come_again,
          last_program_comes_again, server_and_programs_come_again_at_once, second_server_falls_while_the_job_goes_back,
          server_that_was_asked_to_end_comes_again, programs_that_do_not_go_back_are_started_again,
          programs_that_end_instead_are_started_again, without_a_server_to_tell_the_programs_all_are_started_again,
-         interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job,
+         interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job, program_that_a_user_has_added_goes_on_alone,
          program_in_async_mode_hears_nothing_of_going_back]
 tap.run([case for case in CASES if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]])

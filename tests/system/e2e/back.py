@@ -226,15 +226,14 @@ def job_waits_without_workers():
     assert notes(hand.servers[0], "the job has 3 workers now"), hand.servers[0].events
 
 
-def only_a_job_by_hand_with_snapshots_gets_more_workers():
+def only_a_job_that_goes_back_gets_more_workers():
     said = "the job has 1 workers and cannot have worker 1"
-    for more in ["--workers", 1], ["--server-wait", 0]:
-        hand = Hand("fixed", "tcp", servers=1, workers=1, more=more)
-        hand.workers[0].wait_event(makes_steps)
-        job.refused("worker", *hand.common, "--join", hand.addresses[0], "--index", 1, code=1,
-                    says=["whose servers have --snapshots and no --workers"])
-        for process in *hand.servers, *hand.workers:
-            process.kill()
+    hand = Hand("fixed", "tcp", servers=1, workers=1, more=["--server-wait", 0])
+    hand.workers[0].wait_event(makes_steps)
+    job.refused("worker", *hand.common, "--join", hand.addresses[0], "--index", 1, code=1,
+                says=["whose servers have --snapshots and no --server-wait 0"])
+    for process in *hand.servers, *hand.workers:
+        process.kill()
     hand = Hand("worker-that-cannot", "tcp", servers=1, workers=0)
     common = ["worker", *options("--servers", 1, "--workers", 1, "--fabric", "tcp"), "--join", hand.addresses[0], "--json"]
     first = job.Job(*common, "--index", 0, "--server-wait", 0)
@@ -435,7 +434,7 @@ def a_new_server_needs_a_number_and_time():
 tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          job_goes_on_from_memory_without_its_last_worker,
          job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
-         workers_are_added_to_a_job, job_waits_without_workers, only_a_job_by_hand_with_snapshots_gets_more_workers,
+         workers_are_added_to_a_job, job_waits_without_workers, only_a_job_that_goes_back_gets_more_workers,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
          new_worker_names_the_servers_that_are_left, lost_server_is_removed,

@@ -240,6 +240,74 @@ def interrupted_job_saves():
         assert goes_back or (launched.save / "interrupted.safetensors").exists()
 
 
+def of_worker(name, index):
+    return lambda e: e["event"] == name and e.get("worker") == index
+
+
+def with_added_worker(name, workers, *more):
+    """A launched job to which a user has added a worker by hand, and that worker."""
+    secret = job.SCRATCH / f"{name}-secret"
+    secret.write_text("a secret of the job that its user knows\n")
+    secret.chmod(0o600)
+    launched = Launched(name, "--fabric", "tcp", "--secret-file", secret, *more, workers=workers)
+    join = launched.running.wait_event(lambda e: e["event"] == "start")["join"]
+    launched.makes_new_steps()
+    added = job.Job("worker", *options("--servers", 2, "--workers", workers, "--fabric", "tcp", "--save", launched.save),
+                    "--join", join, "--secret-file", secret, "--index", workers, "--json")
+    added.wait_event(lambda e: e["event"] == "ready")
+    launched.go_on()
+    assert "slots are its" in launched.running.wait_event(of_worker("came", workers))["text"]
+    return launched, added
+
+
+def worker_that_a_user_has_added_stays_when_others_come_again():
+    """A server is killed, and then the launcher's only worker, without which the job goes on: the added one lives."""
+    launched, added = with_added_worker("added", 1)
+    launched.makes_new_steps()
+    before = launched.pids()
+    launched.kill(("server", 1))
+    launched.stays(before, ("server", 1))
+    before = launched.pids()
+    text = launched.kill(("worker", 0))["worker", 0]
+    assert "its slots go to the other workers, and it is started again" in text, text
+    launched.running.wait_event(of_worker("came", 0))
+    launched.stays(before, ("worker", 0))
+    launched.end()
+    try:
+        assert added.end() == 0, added.error
+    finally:
+        added.kill()
+    assert any(e["event"] == "done" and e["finisher"] for e in added.events), added.events[-5:]
+    assert "test_accuracy" not in launched.running.events[-1], launched.running.events[-1]
+    assert len([e for e in added.events if e["event"] == "back"]) == 1, added.events
+
+
+def added_worker_that_is_killed_costs_nothing():
+    """The launcher says so, and does not start it again. When the job goes back later, it does not wait for it for long."""
+    launched, added = with_added_worker("added-killed", 2, "--worker-timeout", 1000)
+    launched.makes_new_steps()
+    before = launched.pids()
+    added.kill()
+    launched.go_on()
+    assert "the job goes on without worker 2" in launched.running.wait_event(of_worker("lost", 2))["text"]
+    launched.stays(before)
+    launched.kill(("server", 0))
+    launched.stays(before, ("server", 0))
+    launched.end()
+
+
+def interrupted_launcher_ends_its_job_with_an_added_worker():
+    launched, added = with_added_worker("added-interrupted", 2)
+    launched.running.process.send_signal(signal.SIGTERM)
+    try:
+        assert launched.running.end() == 75, launched.running.error
+        assert added.end() == 1, added.error
+    finally:
+        launched.running.kill()
+        added.kill()
+    assert (launched.save / "interrupted.safetensors").exists()
+
+
 def without_restarts_the_job_ends():
     launched = Launched("none", "--restarts", 0)
     launched.makes_new_steps()
@@ -258,4 +326,6 @@ tap.run([one_of_two_servers_comes_again_twice, server_0_comes_again, single_serv
          all_but_the_launcher_come_again_at_once, second_one_falls_while_the_job_goes_back,
          without_a_server_to_tell_the_workers_all_are_started_again, without_its_port_all_are_started_again,
          server_that_was_asked_to_end_comes_again,
+         worker_that_a_user_has_added_stays_when_others_come_again, added_worker_that_is_killed_costs_nothing,
+         interrupted_launcher_ends_its_job_with_an_added_worker,
          without_a_snapshot_it_goes_back_to_the_start, interrupted_job_saves, without_restarts_the_job_ends])

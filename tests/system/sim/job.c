@@ -191,6 +191,7 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 						   : NULL,
 			    .snapshot = server_snapshot,
 			    .omits = j->omits,
+			    .workers = j->launched ? j->workers : 0,
 			    .goes_back = j->goes_back,
 			    .returns = m->again,
 			    .absent_ns = 30 * TERN_NS_PER_MS,

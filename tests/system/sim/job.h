@@ -115,7 +115,8 @@ struct job {
 	unsigned
 		drains; /* number of servers that will still be removed, to be added again perhaps */
 	unsigned adds; /* number of workers of new numbers that will still come */
-	bool followed; /* the servers have followers (followers.c) */
+	bool launched; /* the servers are made for the first workers, as a launcher's are */
+	bool followed;             /* the servers have followers (followers.c) */
 	struct standby **standbys; /* by server */
 	/* Members that were made anew, as they were, until they are freed. */
 	struct member **former;

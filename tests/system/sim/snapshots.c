@@ -98,6 +98,7 @@ static void let_fall(struct job *j)
 {
 	j->goes_back = true;
 	j->adds = j->sessions ? (unsigned)history_below(4) : 0;
+	j->launched = j->adds && history_below(2);
 	if (history_below(3) ==
 		0) { /* all servers live, so the job goes on from memory */
 		j->loses_all = true;
