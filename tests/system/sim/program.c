@@ -394,6 +394,17 @@ static void check_blob(struct program *p)
 		complain(p, "has begun with another blob than that of its version");
 }
 
+/* A slot with a blob has ended. The last part of its gradient, without which the next version is not
+ * complete, waits until server 0 has the blob. */
+static void check_version_waits(struct program *p)
+{
+	const struct tern_worker *w = p->member->worker;
+
+	if (!w->keep.awaited || w->ready.taken == w->plan.chunk_count)
+		complain(p, "has ended a slot, and its last part has not waited for the "
+			    "blob");
+}
+
 /* A slot with a blob counts when server 0 has the blob. It does not if it was revoked before. */
 static void settle(struct program *p)
 {
@@ -418,6 +429,8 @@ static void hand_in(struct program *p)
 	p->caught = counts && p->info.repeated && p->member->fickle;
 	p->computed += counts && !p->again && !p->caught;
 	p->gave = !p->job->async && p->info.slot == 0 && gives_blob(p->info.step);
+	if (p->gave && counts && !p->again && !p->caught)
+		check_version_waits(p);
 }
 
 static void end_slot(struct program *p)
