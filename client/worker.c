@@ -270,6 +270,9 @@ static void viewed(struct worker_server *s, const json_t *message)
 	struct tern_worker *w = s->worker;
 	bool good = take_view(w, message);
 
+	/* A server that is removed before the steps hears of it from its workers only. */
+	if (good && !w->over)
+		w->view = json_incref((json_t *)(uintptr_t)message);
 	worker_give_up(w, good && w->opts.goes_back ? -EAGAIN : -EINVAL,
 		"the job has other servers, or another number of workers, says server "
 		"%u%s",

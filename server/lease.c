@@ -349,7 +349,11 @@ static void note_owners(struct tern_server *s, const json_t *message)
 void lease_on_failed(struct server_peer *p, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
+	struct tern_server *s = p->server;
 
+	/* Before the steps server 0 does not know where this server is, and cannot tell it. */
+	if (!s->running && !s->over && view_on_removed(s, message))
+		return;
 	if (back_on_other_snapshot(p, message))
 		return;
 	p->failed = !json_is_true(json_object_get(message, "asked")) &&

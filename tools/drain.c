@@ -63,7 +63,8 @@ static void say(const struct drain_settings *settings)
 	struct message text;
 
 	snprintf(text.text, sizeof(text.text),
-		"the job goes on without server %llu as soon as a snapshot is taken",
+		"the job goes on without server %llu: during the steps as soon as a "
+		"snapshot is taken, else at once",
 		(unsigned long long)settings->server);
 	output_init(&out, settings->json);
 	report(&out, "drain",

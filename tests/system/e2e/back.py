@@ -29,15 +29,16 @@ def is_event(name):
 
 
 class Hand:
-    """Servers and workers that are started by hand, as in so many terminals."""
+    """Servers and workers that are started by hand, as in so many terminals. `started`: how many of the workers, if not
+    all of them are."""
 
-    def __init__(self, name, fabric, servers=2, workers=2, wait=60, more=()):
+    def __init__(self, name, fabric, servers=2, workers=2, wait=60, more=(), started=None):
         self.save, self.snapshots = job.SCRATCH / name, job.SCRATCH / f"{name}-snapshots"
         self.fabric, self.wait, self.more = fabric, ["--server-wait", wait], more
         self.servers = [self.server(i) for i in range(servers)]
         self.addresses = [self.address(s) for s in self.servers]
         self.common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
-        self.workers = [self.worker(i) for i in range(workers)]
+        self.workers = [self.worker(i) for i in range(workers if started is None else started)]
 
     def server(self, index, *more):
         listen = ["--listen", "127.0.0.1:0"] if self.fabric == "tcp" and "--listen" not in more else []
@@ -316,6 +317,25 @@ def servers_are_added_and_removed():
     hand.end()
 
 
+def server_is_removed_before_the_steps():
+    """A worker has told the servers the job, and waits for the other one. Before that nobody knows which servers the job
+    has. The other worker comes with the list of servers that the job began with."""
+    hand = Hand("removed-early", "tcp", servers=3, started=0)
+    said = drain(hand, 1, code=1).error
+    assert "no worker has told it the job yet" in said, said
+    hand.workers.append(hand.worker(0))
+    hand.servers[0].wait_event(is_event("joined"))
+    drain(hand, 1)
+    removed = hand.servers.pop(1)
+    assert removed.end() == 0, removed.error
+    assert notes(removed, "goes on without it"), removed.events
+    hand.workers.append(hand.worker(1))
+    begin_again([*hand.servers, *hand.workers])
+    status = job.finish("status", "--join", hand.addresses[0], "--json").last
+    assert [s["server"] for s in status["servers"]] == [0, 2], status
+    hand.end()
+
+
 def new_worker_names_the_servers_that_are_left():
     """The numbers of the two servers are 0 and 2, and its user does not know the address that server 1 had."""
     hand = Hand("left", "tcp", servers=3)
@@ -437,7 +457,7 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          workers_are_added_to_a_job, job_waits_without_workers, only_a_job_that_goes_back_gets_more_workers,
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
-         new_worker_names_the_servers_that_are_left, lost_server_is_removed,
+         server_is_removed_before_the_steps, new_worker_names_the_servers_that_are_left, lost_server_is_removed,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
          aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,
          server_that_cannot_hand_over_in_time_says_what_is_lost,
