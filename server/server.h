@@ -81,6 +81,9 @@ struct tern_server_history {
 	struct tern_server_snapshot snapshot;
 	uint64_t snapshot_ended_ns;
 	char snapshot_path[1000];
+	/* Server 0: the random number with which it has marked the directory of snapshots as this
+	 * job's (snapshots_publish.c); "": it has not. */
+	char snapshot_owner[20];
 	/* Server 0: when the last snapshot has ended, published or not, or if there was none, when the
 	 * steps first began. The next one by time is due opts.snapshots.every_ns later. */
 	uint64_t snapshot_tried_ns;

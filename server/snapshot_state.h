@@ -88,9 +88,9 @@ struct snapshots {
 	struct tern_timer slow_timer; /* a line says what a snapshot waits for */
 
 	/* snapshots_publish.c */
-	bool owned;    /* the directory has this job's `owner` */
+	bool owned;    /* the directory has this job's number (history->snapshot_owner) */
 	bool disowned; /* it has another job's */
-	char owner[20];
+	char owner[20]; /* while it is written: the number of this job */
 	char *manifest, *manifest_path, *zero_path;
 	struct iovec zero_part;
 	struct tern_file_op zero_op;

@@ -5,7 +5,9 @@
  * A job marks the directory as its own when it publishes its first snapshot: with a file that
  * has a random number. A job that finds another number there was started before the one that
  * wrote it, perhaps as its predecessor that lives on somewhere. It publishes and removes nothing
- * any more.
+ * any more. The process of server 0 keeps the number when the job goes back, or a predecessor that
+ * goes back would take the directory from the job that came after it. A new server 0 marks the
+ * directory anew.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -265,6 +267,7 @@ static void owner_written(struct tern_file_op *op)
 		fail(s, "%.200s cannot be written: %s", op->path, strerror(-op->status));
 		return;
 	}
+	memcpy(s->history->snapshot_owner, n->owner, sizeof(n->owner));
 	n->owned = true;
 	write_manifest(s);
 }
@@ -285,12 +288,14 @@ static void owner_read(struct tern_file_op *op)
 {
 	struct snapshots *n = tern_container_of(op, struct snapshots, zero_op);
 	struct tern_server *s = n->server;
+	const char *owner = s->history->snapshot_owner;
 	int status = op->status;
 
 	if (s->over)
 		return;
-	n->disowned = status == 0 && (op->bytes != strlen(n->owner) ||
-					     memcmp(op->data, n->owner, op->bytes) != 0);
+	n->owned = status == 0 && op->bytes == strlen(owner) &&
+		   memcmp(op->data, owner, op->bytes) == 0;
+	n->disowned = status == 0 && !n->owned;
 	free(TERN_TAKE(op->data));
 	if (n->disowned)
 		fail(s,
@@ -344,7 +349,7 @@ static void looked(struct tern_file_op *op)
 			view_number(s, missing), s->opts.snapshots.directory);
 		return;
 	}
-	if (!n->owned)
+	if (!*s->history->snapshot_owner)
 		own(s);
 	else if ((r = run(s, TERN_FILE_READ, OWNER, NULL, owner_read)) < 0)
 		fail(s, "the directory cannot be looked at: %s", strerror(-r));

@@ -381,6 +381,27 @@ def server_that_is_added_while_the_job_goes_back_waits_for_the_steps():
     hand.end()
 
 
+def earlier_run_that_goes_back_publishes_nothing():
+    """While the job waits for a lost server, a newer run marks the directory of snapshots. The process of server 0 stays,
+    so it knows that the mark is not its own."""
+    hand = Hand("lives-on", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    lost = hand.lose("servers", 1, signal.SIGKILL)
+    for process in hand.others(lost):
+        process.wait_event(is_event("back"))
+    mark = hand.snapshots / ".tern-owner"
+    mark.write_text("0123456789abcdef")
+    before = set(hand.snapshots.glob("*.json"))
+    hand.replace(1)
+    begun = hand.servers[0].wait_event(is_event("begun"))
+    hand.end()
+    later = [e for e in hand.servers[0].events if e["time"] > begun["time"]]
+    told = [e["text"] for e in later if e["event"] == "warning"]
+    assert told and all("another job takes snapshots" in text for text in told), told
+    assert not any(e["event"] == "snapshot" for e in later), later
+    assert set(hand.snapshots.glob("*.json")) == before and mark.read_text() == "0123456789abcdef"
+
+
 def retry(action):
     """Does it until it succeeds: server 0 may be about to be made anew."""
     for attempt in range(100):
@@ -459,6 +480,7 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
          server_is_removed_before_the_steps, new_worker_names_the_servers_that_are_left, lost_server_is_removed,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
+         earlier_run_that_goes_back_publishes_nothing,
          aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,
          server_that_cannot_hand_over_in_time_says_what_is_lost,
          a_new_server_needs_a_number_and_time])
