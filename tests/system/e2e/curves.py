@@ -3,8 +3,9 @@
 """Tests that the curves of --logdir are those of the job's events, also of a job that goes back, and that a disk which
 fails costs nothing but points. real_tensorboard.py reads them with TensorBoard.
 
-usage: curves.py TERN
+usage: curves.py TERN [CURVES_DISK.so]
 """
+import errno
 import math
 import os
 import re
@@ -182,6 +183,81 @@ def full_disk_costs_points_only():
     assert shown[-1][0] == steps and all(math.isfinite(value) for _, value in shown), shown
 
 
+def job_with_curves_on(disk, name):
+    """A job with snapshots, whose curves are on a disk that is broken while the file `disk` is there (curves_disk.c)."""
+    with job.environment(LD_PRELOAD=sys.argv[2], CURVES_DISK=str(disk)):
+        return job.Job("train", *long(job.enough(4000)), "--servers", 2, "--fabric", "tcp", "--snapshots",
+                       job.SCRATCH / f"{name}-snapshots", "--snapshot-every", job.enough(100), "--logdir",
+                       job.SCRATCH / name, "--json")
+
+
+def broken_disk(name, error, says):
+    """The disk of the curves breaks during the steps. Meanwhile a snapshot is published, a server is lost and comes again,
+    and the job comes to its end."""
+    if len(sys.argv) < 3:
+        raise tap.Skip("nothing can be preloaded into a program with a sanitizer")
+    disk = job.SCRATCH / f"{name}-disk"
+    running = job_with_curves_on(disk, name)
+    try:
+        job.wait_until(lambda: event_files.files(job.SCRATCH / name))
+        (job.SCRATCH / "error").write_text(str(error))
+        (job.SCRATCH / "error").rename(disk)
+        step = running.wait_event(lambda e: e["event"] == "progress")["step"]
+        running.wait_event(lambda e: e["event"] == "snapshot" and e["step"] > step)
+        os.kill(running.pid_of("server", 1), signal.SIGKILL)
+        step = running.wait_event(lambda e: e["event"] == "restart" and "goes back to snapshot" in e["text"]) and step
+        running.wait_event(lambda e: e["event"] == "snapshot" and e["step"] > step)
+        assert running.end() == 0, running.error
+    finally:
+        running.kill()
+    assert running.last["event"] == "done" and disk.exists(), running.last
+    told = [e["text"] for e in running.events if is_warning_of_curves(e)]
+    assert len(told) == 1 and says in told[0] and "the training goes on" in told[0], told
+
+
+def full_disk_costs_no_snapshot_no_recovery_and_no_end():
+    broken_disk("no-space", errno.ENOSPC, "No space left on device")
+
+
+def disk_that_stands_still_costs_no_snapshot_no_recovery_and_no_end():
+    """Points wait for the disk until the end of the job, which waits for 2 s."""
+    broken_disk("stands", 0, "its disk does not answer")
+
+
+def warned_of(process):
+    """Waits for the warning that a file is in the place of the directory of the curves."""
+    told = process.wait_event(is_warning_of_curves)["text"]
+    assert "Not a directory" in told and "the training goes on" in told, told
+
+
+def job_that_goes_on_is_not_refused_because_of_its_curves():
+    """A file is where the directory of the curves was, when a job is resumed, and when a lost server 0 comes again by
+    hand."""
+    directory, blocked, steps = job.SCRATCH / "goes-on", job.SCRATCH / "blocked", job.enough(400)
+    blocked.write_text("")
+    logdir = "--logdir", blocked, "--json"
+    job.train(*long(steps), "--snapshots", directory)
+    resumed = job.Job("train", *long(2 * steps), "--snapshots", directory, "--resume", directory, *logdir)
+    warned_of(resumed)
+    assert resumed.end() == 0, resumed.error
+
+    def server(index, *more):
+        started = job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index, "--snapshots",
+                          job.SCRATCH / "joins", *more)
+        return started, started.wait_event(lambda e: e["event"] == "listening")["address"]
+
+    (first, a), (second, b) = server(0, "--json"), server(1, "--json")
+    worker = job.Job("worker", *long(10 * steps), "--servers", 2, "--fabric", "tcp", "--join", f"{a},{b}", "--workers", 1,
+                     "--index", 0, "--server-wait", 60, "--json")
+    worker.wait_event(lambda e: e["event"] == "progress")
+    first.process.kill()
+    first.end()
+    third, _ = server(0, "--join", b, *logdir)
+    warned_of(third)
+    for process in worker, second, third:
+        assert process.end() == 0, process.error
+
+
 def a_directory_that_is_none_is_refused():
     empty = job.SCRATCH / "empty"
     empty.mkdir()
@@ -197,4 +273,7 @@ def a_directory_that_is_none_is_refused():
 
 tap.run([curves_are_those_of_the_events_of_a_sync_job, curves_are_those_of_the_events_of_an_async_job,
          evaluations_of_train_are_points, only_server_0_writes, job_that_is_started_again_replaces_the_steps,
-         job_by_hand_that_goes_back_begins_a_file, full_disk_costs_points_only, a_directory_that_is_none_is_refused])
+         job_by_hand_that_goes_back_begins_a_file, full_disk_costs_points_only,
+         full_disk_costs_no_snapshot_no_recovery_and_no_end,
+         disk_that_stands_still_costs_no_snapshot_no_recovery_and_no_end,
+         job_that_goes_on_is_not_refused_because_of_its_curves, a_directory_that_is_none_is_refused])
