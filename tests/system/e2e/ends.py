@@ -154,13 +154,13 @@ def interrupt_before_the_first_step_leaves_no_directory():
     assert not directory.exists()
 
 
-def has_open(pid, path):
-    """Does the process have the file open?"""
+def open_files(pid):
+    """The paths of the files that the process has open."""
     links = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             links.append(os.readlink(fd))
-    return str(path) in links
+    return links
 
 
 def worker_that_reads_its_data_ends_when_it_is_asked():
@@ -171,7 +171,7 @@ def worker_that_reads_its_data_ends_when_it_is_asked():
             worker = job.Job("worker", "--model", "charlm:4,4,8", "--data", text, "--join",
                              "127.0.0.1:1", "--json")
         try:
-            job.wait_until(lambda: has_open(worker.process.pid, text))
+            job.wait_until(lambda: str(text) in open_files(worker.process.pid))
             worker.process.send_signal(signal.SIGUSR1)
             said = worker.wait_event(lambda e: e["event"] == "status")["text"]
             assert said == f"it reads its data, {text}", said
@@ -482,6 +482,36 @@ def aborted_job_of_a_launcher_saves_and_is_not_started_again():
         assert not any(e["event"] == "restart" for e in running.events)
 
 
+def writes_in(pid, directory):
+    """True if the process has a file in this directory open, which may have no name yet."""
+    return any(path.startswith(f"{directory}/") for path in open_files(pid))
+
+
+def job_is_aborted_while_a_snapshot_is_written():
+    """The second fsync() of each server is that of its part of the first snapshot, which is not published."""
+    directory, snapshots = job.SCRATCH / "aborted-writing", job.SCRATCH / "aborted-writing-snapshots"
+    with preloaded(SLOW_FSYNC), job.environment(SLOW_FSYNC="2:3:server"):
+        running, join = launched("train", directory, "--snapshots", snapshots, "--snapshot-every", 50)
+    job.wait_until(lambda: all(writes_in(running.pid_of("server", i), snapshots) for i in (0, 1)))
+    error = after(running, lambda: job.finish("abort", "--join", join, "--why", "lr is too high"), code=1)
+    assert re.search(r" on \S+ aborted the job: lr is too high", error.splitlines()[-1]), error
+    assert [f.name for f in directory.iterdir()] == ["interrupted.safetensors"]
+    assert not list(snapshots.glob("step-*.json")), list(snapshots.iterdir())
+
+
+def job_is_aborted_after_the_last_step():
+    """The worker's second fsync() is that of the results, which the disk takes slowly."""
+    directory = job.SCRATCH / "aborted-saving"
+    with preloaded(SLOW_FSYNC), job.environment(SLOW_FSYNC="2:3:worker"):
+        running = job.Job("train", *job.small("--workers", 2, "--save", directory, "--insecure"), "--json")
+    join = running.wait_event(lambda e: e["event"] == "start")["join"]
+    running.wait_event(lambda e: e["event"] == "progress" and e["step"] == e["steps"])
+    job.wait_until(lambda: any(writes_in(running.pid_of("worker", i), directory) for i in (0, 1)))
+    error = after(running, lambda: job.finish("abort", "--join", join, "--why", "lr is too high"), code=1)
+    assert "aborted the job: lr is too high" in error.splitlines()[-1], error
+    assert [f.name for f in directory.iterdir()] == ["model.safetensors"]
+
+
 def termination_with_snapshots_takes_one_and_asks_for_a_requeue():
     """The same command with --resume comes to the bytes of a job without a break."""
     snapshots = job.SCRATCH / "requeue-snapshots"
@@ -568,6 +598,8 @@ tap.run([
     full_disk_at_the_end_loses_nothing,
     terminated_server_without_a_job_has_not_failed,
     aborted_job_of_a_launcher_saves_and_is_not_started_again,
+    job_is_aborted_while_a_snapshot_is_written,
+    job_is_aborted_after_the_last_step,
     termination_with_snapshots_takes_one_and_asks_for_a_requeue,
     terminated_program_with_snapshots_asks_for_a_requeue,
     end_without_a_snapshot_asks_for_no_requeue,

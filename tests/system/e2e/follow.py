@@ -60,7 +60,12 @@ class Hand:
         self.fabric, self.worker_timeout = fabric, worker_timeout
         self.servers = [self.server(i) for i in range(servers)]
         self.addresses = [self.address(s) for s in self.servers]
-        common = options("--servers", servers, "--workers", workers, "--fabric", fabric, "--save", self.save)
+        self.workers = []
+        if workers:
+            self.start_workers(workers)
+
+    def start_workers(self, workers):
+        common = options("--servers", len(self.servers), "--workers", workers, "--fabric", self.fabric, "--save", self.save)
         self.workers = [job.Job("worker", *common, "--join", ",".join(self.addresses), "--server-wait", 60, "--index", i,
                                 "--json") for i in range(workers)]
         self.workers[0].wait_event(makes_steps)
@@ -147,6 +152,24 @@ def lost_follower_costs_nothing():
     stopped.end()
     hand.take_over(0, hand.follow(0))
     hand.end()
+
+
+def is_connected_to(address):
+    """True if some process has a TCP connection to this address."""
+    port = f":{int(address.rsplit(':', 1)[1]):04X}"
+    lines = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()]
+    return any(remote.endswith(port) and state == "01" for _, _, remote, state, *_ in lines)
+
+
+def follower_that_stands_still_while_processes_join_is_not_waited_for():
+    """It has asked the server, and stands still until the job is over."""
+    hand = Hand("early", "tcp", servers=1, workers=0, worker_timeout=600)
+    follower = hand.server(0, "--follow", hand.addresses[0])
+    job.wait_until(lambda: is_connected_to(hand.addresses[0]))
+    follower.process.send_signal(signal.SIGSTOP)
+    hand.start_workers(1)
+    hand.end()
+    follower.kill()
 
 
 def without_both_the_job_goes_back():
@@ -314,6 +337,7 @@ def replicas_are_refused_where_they_are_of_no_use():
 
 
 tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over, lost_follower_costs_nothing,
+         follower_that_stands_still_while_processes_join_is_not_waited_for,
          without_both_the_job_goes_back, follower_of_a_removed_server_leaves, launcher_starts_followers_again,
          launcher_learns_late_who_is_the_server, launcher_kills_a_server_that_the_job_has_lost,
          launcher_starts_a_server_again_without_its_follower, replicas_are_refused_where_they_are_of_no_use])
