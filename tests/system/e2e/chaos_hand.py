@@ -13,6 +13,7 @@ from chaos_story import Story
 from watched import Watched
 
 WAYS = [signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
+MORE_WAYS = [signal.SIGTERM] * 3  # while processes join and at the end, which are short
 SERVERS_MAX = 4
 
 
@@ -222,7 +223,8 @@ class HandStory(Story):
                    if what == role and p.lives() and not (role == "server" and i in self.leaving)]
         if not victims or self.is_over():
             return False
-        (index, victim), way = self.rng.choice(victims), self.rng.choice(WAYS)
+        index, victim = self.rng.choice(victims)
+        way = self.rng.choice(WAYS + MORE_WAYS * (phase in ("join", "end")))
         fault = {signal.SIGKILL: f"kill {role}", signal.SIGTERM: f"SIGTERM {role}"}.get(way, way.name)
         if role == "follower" and way in (signal.SIGSTOP, signal.SIGINT):
             fault = f"{way.name} follower"
@@ -280,18 +282,21 @@ class HandStory(Story):
         return self.count(fault, phase, is_hit and dropped[1] > dropped[0])
 
     def tell(self):
+        is_early = self.rng.random() < 0.3
         for index in self.servers:
             self.start_server(index)
+        for index in self.servers if is_early and self.is_followed else []:
+            self.start_follower(index)
         for index in range(self.worker_count):
             self.start_worker(index)
         phases = ["steps", "steps", "snapshot", "end"]
-        if self.rng.random() < 0.3 and self.hurt("join"):
+        if is_early and self.hurt("join"):
             self.tend()
             self.measure()
-        for _ in range(self.rng.randint(1, 4)):
+        for phase in self.draw_phases(phases):
             if self.is_followed:
                 self.tend_until(self.has_followers, self.rng.uniform(0, 2))
-            if not self.hurt(self.rng.choice(phases)):
+            if not self.hurt(phase):
                 continue
             if self.rng.random() < 0.6:  # a second one, while the job goes back
                 self.hurt("recovery")

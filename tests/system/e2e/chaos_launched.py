@@ -137,8 +137,8 @@ class LaunchedStory(Story):
 
     def tell(self):
         self.start()
-        for _ in range(self.rng.randint(1, 4)):
-            if self.hurt(self.rng.choice(PHASES)):
+        for phase in self.draw_phases(PHASES):
+            if self.hurt(phase):
                 if self.rng.random() < 0.5:  # a second one, while the job goes on after the first
                     self.tend_for_launcher()
                     self.hurt("recovery")

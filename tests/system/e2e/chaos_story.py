@@ -80,8 +80,25 @@ class Story:
         stage = self.stage()
         return "snapshot" if stage == "steps" and self.writing() else stage
 
+    def draw_phases(self, phases):
+        """The phases of one to four faults, in turn. That at the end is the last one, since the job makes no steps then."""
+        return sorted((self.rng.choice(phases) for _ in range(self.rng.randint(1, 4))), key=lambda phase: phase == "end")
+
+    def wait_for_end(self):
+        """Waits for as long as the job takes: a user starts again what has ended meanwhile."""
+        while self.stage() != "end" and not self.is_over():
+            if time.monotonic() - self.heard_s() > HANG_S:
+                return False
+            self.tend()
+            time.sleep(0.002)
+        return not self.is_over()
+
     def wait_for(self, phase):
         """Waits until the job is in this phase, at a random moment. False: it has ended, or does not come to it."""
+        if phase == "end":
+            return self.wait_for_end()
+        if phase == "join" and self.stage() != phase:
+            return False  # it comes once only
         # A recovery begins soon after a fault, or this fault needs none.
         limit_s = time.monotonic() + (1.5 if phase == "recovery" else 5)
         time.sleep(self.rng.uniform(0, 0.6) if phase == "steps" else self.rng.uniform(0, 0.05))
