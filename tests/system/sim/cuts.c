@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
 #include "tests/system/sim/history.h"
 #include "tests/system/sim/ledger.h"
 
@@ -84,4 +85,35 @@ void cuts_check(struct job *j, const char *manifest)
 		check_part(j, &s, &plan, i);
 	tern_plan_fini(&plan);
 	tern_snapshot_fini(&s);
+}
+
+/* True if the chunks of the servers have different numbers of the worker's steps, and all of them have
+ * sent it a version: before that a stream's step is UINT64_MAX. */
+static bool is_torn(const struct job *j, unsigned worker)
+{
+	uint64_t least = UINT64_MAX, most = 0;
+
+	for (unsigned i = 0; i < j->servers; i++) {
+		const struct tern_server *s = j->members[i].server;
+
+		if (!s->running || s->over)
+			return false;
+		for (uint32_t k = 0; k < s->chunk_count; k++) {
+			least = TERN_MIN(least, s->chunks[k].streams[worker].step);
+			most = TERN_MAX(most, s->chunks[k].streams[worker].step);
+		}
+	}
+	return least < most && most <= j->plan.steps;
+}
+
+struct member *cuts_find_torn(struct job *j)
+{
+	for (unsigned i = j->servers; i < j->count; i++) {
+		struct member *m = &j->members[i];
+
+		if (!m->ended && !tern_sim_crashed(m->process) &&
+			is_torn(j, i - j->servers))
+			return m;
+	}
+	return NULL;
 }

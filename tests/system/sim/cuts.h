@@ -8,5 +8,7 @@
 
 /* Checks the snapshot with this manifest. If no worker was lost, no step of it is torn. */
 void cuts_check(struct job *j, const char *manifest);
+/* A live worker of whose step some chunks have the gradient, and others do not. NULL: there is none. */
+struct member *cuts_find_torn(struct job *j);
 
 #endif

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "tests/system/sim/cuts.h"
 #include "tests/system/sim/history.h"
 #include "tests/system/sim/ledger.h"
 #include "tests/system/sim/program.h"
@@ -76,12 +77,26 @@ static void crash(struct job *j)
 	j->doomed = history.fell = true;
 }
 
+/* A worker crashes while it sends a gradient, so that its step is torn. */
+static void tear_step(struct job *j)
+{
+	struct member *m =
+		j->losses && tern_sim_dice(j->sim, 300) ? cuts_find_torn(j) : NULL;
+
+	if (!m)
+		return;
+	j->losses--;
+	tern_sim_crash(m->process);
+}
+
 static bool live(void *arg)
 {
 	struct job *j = arg;
 	bool ended;
 
 	history_look();
+	if (j->async && !history.crashed && !history.fell)
+		tear_step(j);
 	trouble_disk(j);
 	if (is_time_to_crash(j) && !history.crashed && !history.fell)
 		crash(j);
