@@ -45,6 +45,13 @@ enum tern_file_kind {
 	TERN_FILE_WRITE,
 	TERN_FILE_LIST,   /* the names in the directory `path` */
 	TERN_FILE_REMOVE, /* removes a file, and syncs its directory */
+	/* Reads at most `most` bytes from byte `at` on. */
+	TERN_FILE_READ_PIECE,
+	/* Appends to a file that has `at` bytes; at 0: makes the file, which must not exist. The
+	 * bytes are not synced, and a failure may leave some of them. */
+	TERN_FILE_WRITE_PIECE,
+	/* Syncs the file `path`, renames it to `to`, in the same directory, and syncs that. */
+	TERN_FILE_PUBLISH,
 };
 
 /* A file operation. The caller owns the structure, and what it points to, until done()
@@ -52,17 +59,20 @@ enum tern_file_kind {
 struct tern_file_op {
 	enum tern_file_kind kind;
 	const char *path;
-	const struct iovec *parts; /* WRITE: the data, in this order */
+	const struct iovec *parts; /* WRITE and WRITE_PIECE: the data, in this order */
 	int part_count;
+	const char *to;                        /* PUBLISH */
+	uint64_t at, most;                     /* READ_PIECE, WRITE_PIECE */
 	void (*done)(struct tern_file_op *op); /* on the context's thread */
 	/* Result: 0 or a negative errno. A failed write leaves no half-written file. A
 	 * process that is killed while it writes may leave a temporary file, with a name
 	 * that begins with a dot. */
 	int status;
-	/* READ: the bytes, followed by a NUL; LIST: the names, in any order, without "." and
-	 * "..", each followed by a NUL. In memory from malloc(), which the caller frees. */
+	/* READ, READ_PIECE: the bytes, followed by a NUL; LIST: the names, in any order, without
+	 * "." and "..", each followed by a NUL. In memory from malloc(), which the caller frees. */
 	void *data;
-	size_t bytes; /* READ: number of bytes, without the NUL; LIST: of all names */
+	size_t bytes; /* READ, READ_PIECE: number of bytes, without the NUL; LIST: of all names */
+	uint64_t all;          /* READ_PIECE: size of the file */
 	struct tern_list node; /* private to the environment */
 };
 

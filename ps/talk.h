@@ -118,6 +118,9 @@
  *   server -> server 0 the same with "bytes", "digest" and "late":false: the part is written;
  *                      or with "text":..., why not, and "late":true if v was over
  *
+ * Messages of servers without a directory for snapshots, and the tensors of these, are in
+ * server/store.h.
+ *
  * Before that, in async mode (server/cut.h):
  *
  *   server 0 -> server {"type":"cut", "number":k}: apply no gradients for the moment

@@ -665,6 +665,7 @@ static bool is_refused(
 		json_string_value(json_object_get(message, "arithmetic"));
 	const char *mine = s->opts.updater->fingerprint;
 	bool omits = json_is_true(json_object_get(message, "omits"));
+	bool via = json_is_true(json_object_get(message, "via"));
 
 	if (!address || !members_is_address(address) || !arithmetic)
 		snprintf(text, bytes,
@@ -681,6 +682,10 @@ static bool is_refused(
 			"a server is followed in jobs that go back to snapshots: all "
 			"servers "
 			"need --snapshots, and nobody --server-wait 0");
+	else if (via && view_own_number(s) == 0)
+		snprintf(text, bytes,
+			"a follower of server 0 needs --snapshots, with the directory of "
+			"server 0, in place of --snapshots-via");
 	else if (!tern_updater_gives_mean(s->opts.updater))
 		snprintf(text, bytes,
 			"server %u updates on %s: a server is followed only with "

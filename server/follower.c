@@ -415,10 +415,11 @@ static void say_follow(struct tern_follower *f)
 	char address[TERN_ADDRESS_BYTES] = "";
 
 	if (members_write_own(&f->shard, address, sizeof(address)) == 0)
-		tern_talk_say(&f->talk,
-			json_pack("{s:s, s:s, s:s, s:b}", "type", "follow", "address",
-				address, "arithmetic", f->opts.updater->fingerprint,
-				"omits", f->opts.omits));
+		tern_talk_say(
+			&f->talk, json_pack("{s:s, s:s, s:s, s:b, s:b}", "type", "follow",
+					  "address", address, "arithmetic",
+					  f->opts.updater->fingerprint, "omits",
+					  f->opts.omits, "via", f->opts.via));
 }
 
 /* Notes once why the follower waits. */

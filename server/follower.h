@@ -15,7 +15,7 @@
  *
  * Control messages (ps/talk.h):
  *
- *   follower -> server {"type":"follow", "address":a, "arithmetic":f, "omits":o}: the sender wants to
+ *   follower -> server {"type":"follow", "address":a, "arithmetic":f, "omits":o, "via":v}: the sender wants to
  *                      follow the receiver. It listens at a, and would serve there. f is the
  *                      fingerprint of its updater, and o is true if it was started with
  *                      --on-nan skip: both must be the server's
@@ -77,6 +77,7 @@ struct tern_follower_opts {
 	/* In the server's place, slots are left out whose loss is NaN or infinite (struct
 	 * tern_server_opts). A server with another value refuses the follower. */
 	bool omits;
+	bool via; /* its process is to send its snapshots to server 0 (server/store.h) */
 	/* The memory that a former follower of the same server has kept; NULL: none. It is kept until the
 	 * server begins to fill this one. Owned by the follower, once tern_follower_new() has
 	 * succeeded. */

@@ -5,7 +5,8 @@
  * that guest, and leaves nothing behind.
  *
  * Bounds: a guest has GUEST_NS to join, anew after each "again", and is cut LEAVING_NS
- * after it was refused. A guest that asks what the job does has GUEST_NS from its first question,
+ * after it was refused. A guest that reads a snapshot (store.c) has GUEST_NS anew from each piece on. A guest
+ * that asks what the job does has GUEST_NS from its first question,
  * and "again" does not renew them. There are at most opts.guests_max guests: one more replaces
  * the oldest.
  *
@@ -26,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/util.h"
+#include "server/store.h"
 
 #define GUESTS_MAX 512u
 #define GUEST_NS   (30 * TERN_NS_PER_S)
@@ -75,6 +77,7 @@ void guests_end(struct tern_server *s)
 
 static void guest_free(struct server_peer *p)
 {
+	store_left(p);
 	free(p->pull);
 	free(p->address);
 	json_decref(p->kept);
@@ -131,6 +134,11 @@ void guests_asked(struct server_peer *p)
 	if (!p->question_until_ns)
 		p->question_until_ns = tern_now_ns(p->server->env) + GUEST_NS;
 	set_timer(p, time_left(p));
+}
+
+void guests_stay(struct server_peer *p)
+{
+	set_timer(p, GUEST_NS);
 }
 
 void guests_ask_later(struct server_peer *p)

@@ -12,6 +12,7 @@
 #include "server/follow.h"
 #include "server/membership.h"
 #include "server/snapshots.h"
+#include "server/store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -141,6 +142,8 @@ static const struct word {
 	{"drain", GUEST, ANY_TIME, view_on_drain},
 	{"end", GUEST, ANY_TIME, abort_on_end},
 	{"status", GUEST, ANY_TIME, status_on_status},
+	{"begins", GUEST, ANY_TIME, store_on_begins},
+	{"read", GUEST, ANY_TIME, store_on_read},
 	{"join", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"peer", WORKER | SERVER | RETURNING, ANY_TIME, on_second},
 	{"ready", RETURNING, SYNC_STEPS, change_on_ready},
@@ -175,6 +178,8 @@ static const struct word {
 	{"given", ZERO, ANY_TIME, on_given},
 	{"snapshot", SERVER, ANY_TIME, snapshots_on_report},
 	{"snapshot", ZERO, ANY_TIME, snapshots_on_begin},
+	{"part", SERVER, ANY_TIME, store_on_part},
+	{"part", ZERO, ANY_TIME, remote_on_part},
 	{"snapshot_wanted", SERVER, ANY_TIME, on_snapshot_wanted},
 	{"cut", ZERO, ASYNC_STEPS, cut_on_cut},
 	{"cut", SERVER, ASYNC_STEPS, cut_on_steps},

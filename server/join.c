@@ -14,7 +14,7 @@
 #include "server/blobs.h"
 #include "server/follow.h"
 #include "server/memory.h"
-#include "server/snapshots.h"
+#include "server/store.h"
 
 /* ---- the job ---- */
 
@@ -233,6 +233,19 @@ static bool may_be_first(struct server_peer *p, const struct tern_ps_job *job,
 	return false;
 }
 
+/* True unless this server would be server 0, and has no directory. */
+static bool has_right_place(
+	const struct tern_server *s, uint32_t index, struct tern_ps_text *why)
+{
+	if (index != 0 || !s->opts.snapshots.via)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"this server is server 0 of the job, which needs --snapshots DIR in "
+		"place of --snapshots-via %.120s",
+		s->opts.snapshots.via);
+	return false;
+}
+
 /* False: p may not join now. If `why` is empty then, p was told what it needs to know. */
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
@@ -245,7 +258,7 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 		return false;
 	good = has_workers(p, &job, why) &&
 	       read_numbers(p->server, message, &job, index, &server, why) &&
-	       view_is_settled(p, &job, why) &&
+	       has_right_place(p->server, server, why) && view_is_settled(p, &job, why) &&
 	       may_be_first(p, &job, *index, server, why) && agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);
@@ -356,6 +369,7 @@ void join_on_join(struct server_peer *p, const json_t *message)
 	uint32_t index;
 
 	members_tell(p);
+	remote_hear_zero(s, message);
 	if (resume_is_searching(s)) {
 		guests_ask_later(p);
 		return;
@@ -476,7 +490,7 @@ static bool saves_alike(const struct tern_server *s, uint32_t index,
 		snprintf(why->text, sizeof(why->text),
 			"server %u was started %s --snapshots, and server 0 %s it: give "
 			"all "
-			"servers the same directory",
+			"servers the same directory, or all but server 0 --snapshots-via",
 			view_number(s, index), takes ? "with" : "without",
 			takes ? "without" : "with");
 	else if (!begins_alike(s, message))

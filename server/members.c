@@ -441,7 +441,9 @@ const char *tern_server_zero(const struct tern_server *s)
 
 	if (p)
 		return p->address;
-	return s->to_zero ? s->to_zero->zero : NULL;
+	if (s->to_zero)
+		return s->to_zero->zero;
+	return *s->heard_zero ? s->heard_zero : NULL;
 }
 
 const char *members_address_of(const struct tern_server *s, uint32_t index)

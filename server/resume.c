@@ -13,7 +13,7 @@
 
 #include "ps/safetensors.h"
 #include "server/blobs.h"
-#include "server/snapshot_state.h"
+#include "server/store.h"
 
 struct resume {
 	struct tern_server *server;
@@ -43,6 +43,19 @@ static int or_again(const struct tern_server *s, int status)
 	return s->opts.goes_back && s->opts.returns ? -EAGAIN : status;
 }
 
+static void begin_with(struct resume *r)
+{
+	struct tern_snapshot_search *search = &r->search;
+	struct tern_server *s = r->server;
+
+	r->found = true;
+	s->first_version = s->snapshot_step = search->found.id.step;
+	s->first_number = search->found.id.number;
+	blobs_add(s, &search->found.blob);
+	server_note(s, "goes on from snapshot %s in %.300s",
+		tern_snapshot_short_name(search->found.id).text, search->directory);
+}
+
 static void searched(struct tern_snapshot_search *search, int status)
 {
 	struct resume *r = tern_container_of(search, struct resume, search);
@@ -50,17 +63,11 @@ static void searched(struct tern_snapshot_search *search, int status)
 
 	if (s->over)
 		return;
-	if (status < 0) {
+	if (status < 0)
 		server_fail(s, or_again(s, status), "--resume: %s",
 			*search->why.text ? search->why.text : strerror(-status));
-		return;
-	}
-	r->found = true;
-	s->first_version = s->snapshot_step = search->found.id.step;
-	s->first_number = search->found.id.number;
-	blobs_add(s, &search->found.blob);
-	server_note(s, "goes on from snapshot %s in %.300s",
-		tern_snapshot_short_name(search->found.id).text, search->directory);
+	else
+		begin_with(r);
 }
 
 static void end_part(struct resume *r)
@@ -72,15 +79,18 @@ static void end_part(struct resume *r)
 
 int resume_init(struct tern_server *s)
 {
+	bool asks = s->opts.snapshots.via && !s->from_memory;
 	struct resume *r;
 
-	if (!s->opts.resume)
+	if (!s->opts.resume && !asks)
 		return 0;
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return -ENOMEM;
 	s->resume = r;
 	r->server = s;
+	if (asks)
+		return remote_ask(s);
 	r->search = (struct tern_snapshot_search){.env = s->env,
 		.path = s->opts.resume,
 		.passed_over = passed_over,
@@ -99,6 +109,65 @@ void resume_fini(struct tern_server *s)
 	end_part(r);
 	free(r);
 	s->resume = NULL;
+}
+
+const struct tern_snapshot *resume_found(const struct tern_server *s)
+{
+	return s->resume && s->resume->found ? &s->resume->search.found : NULL;
+}
+
+char *resume_path(const struct tern_server *s, uint32_t part)
+{
+	const struct tern_snapshot_search *search = &s->resume->search;
+
+	return tern_snapshot_path(search->directory,
+		part == TERN_SNAPSHOT_MANIFEST
+			? tern_snapshot_manifest_name(search->found.id).text
+			: tern_snapshot_part_name(search->found.id, part).text);
+}
+
+/* ---- finding it on server 0 (store.h) ---- */
+
+void resume_unread(struct tern_server *s, int status, const char *why)
+{
+	s->stats.misused = status == -EINVAL;
+	server_fail(s, status == -EINVAL ? status : or_again(s, status),
+		"--snapshots-via %s: %s", s->opts.snapshots.via, why);
+}
+
+void resume_told(struct tern_server *s, struct tern_snapshot_id id)
+{
+	if (id.step) {
+		s->resume->search.found.id = id;
+		remote_read(s, TERN_SNAPSHOT_MANIFEST, STORE_MANIFEST_MOST);
+		return;
+	}
+	resume_fini(s);
+	remote_rest(s);
+}
+
+/* The manifest is here. */
+static void take_manifest(struct resume *r, const void *data, size_t bytes)
+{
+	struct tern_snapshot_search *search = &r->search;
+	struct tern_snapshot_id wanted = search->found.id;
+	int status;
+
+	search->found = (struct tern_snapshot){.id = {0}};
+	status = tern_snapshot_decode(data, bytes, &search->found, &search->why);
+	if (status == 0 && tern_snapshot_compare(search->found.id, wanted) != 0) {
+		snprintf(search->why.text, sizeof(search->why.text),
+			"the manifest is that of another snapshot");
+		status = -EPROTO;
+	}
+	search->directory = strdup(r->server->opts.snapshots.via);
+	if (!search->directory)
+		status = -ENOMEM;
+	if (status < 0)
+		resume_unread(r->server, status == -EINVAL ? -EPROTO : status,
+			*search->why.text ? search->why.text : "no memory");
+	else
+		begin_with(r);
 }
 
 bool resume_is_searching(const struct tern_server *s)
@@ -325,26 +394,55 @@ static void part_read(struct tern_file_op *op)
 		load_chunks(r);
 }
 
+void resume_read(struct tern_server *s, uint32_t part, void *data, size_t bytes)
+{
+	struct resume *r = s->resume;
+
+	if (part == TERN_SNAPSHOT_MANIFEST) {
+		take_manifest(r, data, bytes);
+		free(data);
+		return;
+	}
+	r->op.status = 0;
+	r->op.data = data;
+	r->op.bytes = bytes;
+	part_read(&r->op);
+}
+
+/* Starts to read the part. Negative errno. */
+static int read_part(struct resume *r)
+{
+	struct tern_server *s = r->server;
+	const struct tern_snapshot *found = &r->search.found;
+
+	r->path = resume_path(s, r->part);
+	if (!r->path)
+		return -ENOMEM;
+	if (s->remote) {
+		remote_read(s, r->part, found->parts[r->part].bytes);
+		return 0;
+	}
+	r->op = (struct tern_file_op){
+		.kind = TERN_FILE_READ, .path = r->path, .done = part_read};
+	return tern_env_file(s->env, &r->op);
+}
+
 /* Reads the next part that has chunks of this server. */
 static void load_next(struct resume *r)
 {
 	const struct tern_snapshot *found = &r->search.found;
-	int status = -ENOMEM;
+	int status;
 
 	while (r->part < found->part_count &&
 		!is_needed(r->server, &found->parts[r->part]))
 		r->part++;
 	if (r->part == found->part_count) {
 		r->loading = false;
+		remote_rest(r->server);
 		shard_loaded(r->server);
 		return;
 	}
-	r->path = tern_snapshot_path(
-		r->search.directory, tern_snapshot_part_name(found->id, r->part).text);
-	r->op = (struct tern_file_op){
-		.kind = TERN_FILE_READ, .path = r->path, .done = part_read};
-	if (r->path)
-		status = tern_env_file(r->server->env, &r->op);
+	status = read_part(r);
 	if (status < 0)
 		server_fail(r->server, or_again(r->server, status),
 			"--resume: a part cannot be read: %s", strerror(-status));

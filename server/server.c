@@ -13,7 +13,7 @@
 #include "server/follow.h"
 #include "server/membership.h"
 #include "server/memory.h"
-#include "server/snapshots.h"
+#include "server/store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,6 +26,9 @@
 #define STAGING_SLAB  (64ull << 20)
 /* Limit of the pool for control messages: pieces that are received, and what is sent. */
 #define TALK_BYTES (512ull << 20)
+/* Limit of the pool for pieces of snapshots: two for each other server, and those that are read. */
+#define PIECES_BYTES (1ull << 30)
+#define PIECES_SLAB  (4ull << 20)
 
 void server_note(struct tern_server *s, const char *fmt, ...)
 {
@@ -92,6 +95,7 @@ static void tell_end(struct tern_server *s)
 	follow_end(s);
 	guests_end(s);
 	members_end(s);
+	remote_end(s);
 	s->opts.ended(s->opts.arg, s->status, s->text);
 }
 
@@ -151,6 +155,7 @@ static void leave(struct tern_server *s)
 	if (!abort_lingers(s))
 		tern_listener_refuse_new(s->listener);
 	members_leave(s);
+	remote_rest(s);
 	tern_list_for_each (n, &s->peers) {
 		struct server_peer *p = tern_list_entry(n, struct server_peer, node);
 
@@ -460,6 +465,8 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	struct tern_server *s = calloc(1, sizeof(*s));
 	struct tern_pool_opts pool = {.slab_bytes = STAGING_SLAB};
 	struct tern_pool_opts talk = {.slab_bytes = 1u << 20, .max_bytes = TALK_BYTES};
+	struct tern_pool_opts pieces = {
+		.slab_bytes = PIECES_SLAB, .max_bytes = PIECES_BYTES};
 	struct tern_peer_opts peer = {.name = "server"};
 	int r;
 
@@ -474,6 +481,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	tern_list_init(&s->peers);
 	tern_list_init(&s->holding);
 	tern_list_init(&s->extras);
+	tern_list_init(&s->readings);
 	tern_list_init(&s->end_call.node);
 	s->end_call.call = end_call;
 	if (!s->opts.staging_bytes)
@@ -487,6 +495,8 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 	if (r == 0)
 		r = tern_pool_new(opts->domain, &talk, &s->talk_pool);
 	if (r == 0)
+		r = tern_pool_new(opts->domain, &pieces, &s->pieces);
+	if (r == 0)
 		r = tern_listen(
 			opts->ctx, opts->listen, &peer, on_accept, s, &s->listener);
 	if (r == 0)
@@ -497,8 +507,10 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		tern_listener_free(s->listener);
 		members_fini(s);
 		resume_fini(s);
+		remote_fini(s);
 		blobs_fini(s);
 		tern_pool_free(s->talk_pool);
+		tern_pool_free(s->pieces);
 		tern_pool_free(s->staging);
 		free(s);
 		return r;
@@ -552,13 +564,16 @@ void tern_server_free(struct tern_server *s)
 		json_decref(p->kept);
 		free(p);
 	}
+	store_fini(s);
 	members_fini(s);
 	join_forget_job(s);
 	resume_fini(s);
+	remote_fini(s);
 	tern_omitted_fini(&s->own_history.omitted);
 	tern_server_memory_free(s->from_memory);
 	blobs_fini(s);
 	tern_pool_free(s->talk_pool);
+	tern_pool_free(s->pieces);
 	tern_pool_free(s->staging);
 	free(s);
 }

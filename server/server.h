@@ -51,7 +51,12 @@ enum tern_on_stall {
 };
 
 struct tern_server_snapshot_opts { /* snapshots of a job, ps/snapshot.h */
-	const char *directory;     /* the same one for all servers; NULL: no snapshots */
+	/* The same one for all servers that have one. NULL: no snapshots, unless `via` is set. */
+	const char *directory;
+	/* Address of server 0, which keeps this server's parts in its directory (store.h). NULL:
+	 * this server has the directory itself. Used until the server is freed. */
+	const char *via;
+	uint32_t piece_bytes; /* of a part on its way to server 0; 0: 1 MiB, the most */
 	/* At each step that is a multiple of every_steps (async: when so many gradients were applied since
 	 * the last one, about); 0: every every_ns, 0: 10 minutes.
 	 * And at the last step. */
@@ -114,6 +119,7 @@ struct tern_server_stats {
 	bool no_workers;
 	/* The job goes on without this server (view.c). */
 	bool drained;
+	bool misused; /* the job has failed since this server was started with a wrong option */
 	bool replaced;      /* the server's former follower serves in its place */
 	bool follows_again; /* opts.follows lives: this process follows it again */
 	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */

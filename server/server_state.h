@@ -30,6 +30,7 @@
  *     async.c   gradients applied as they arrive
  *     cut.c     which of them a snapshot has (cut.h)
  *     snapshot.c, snapshots.c, resume.c  see snapshots.h
+ *     store.c, store_part.c, remote.c, remote_part.c  see store.h
  *     progress.c  what workers say of their losses and metrics, and reports of it
  *     status.c  answers to `tern status`
  *
@@ -416,6 +417,8 @@ struct tern_server {
 	 * itself, or a pool of its own if they are in memory of a GPU. store: parameters,
 	 * and the gradients and copies of async mode. */
 	struct tern_pool *talk_pool, *staging, *rooms, *store;
+	struct tern_pool
+		*pieces; /* of files (store.h), so that no gradient waits for them */
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
@@ -480,6 +483,12 @@ struct tern_server {
 	uint64_t snapshot_step;
 	struct snapshots *snapshots; /* NULL: none are taken */
 	struct resume *resume;       /* NULL: the job begins at step 0 */
+	struct remote *remote;       /* remote.c; NULL: nothing is read from server 0 */
+	/* With opts.snapshots.via: where server 0 is, as the last worker that joined has said; "":
+	 * none has. */
+	char heard_zero[TERN_ADDRESS_BYTES];
+	struct tern_list readings; /* store.c */
+	uint32_t reading_count;
 	/* Server 0: the newest blob of the job and the one before it (blobs.c); step 0: none. */
 	struct tern_blob blobs[TERN_BLOBS];
 	struct follow *follow; /* follow.c; NULL: this server has no follower */
@@ -599,7 +608,9 @@ void join_say_welcome(struct server_peer *p, bool running);
 void guests_init(struct tern_server *s);
 /* True if a note about a guest may be logged: the rate of these notes is limited. */
 bool guests_may_note(struct tern_server *s);
-void guests_end(struct tern_server *s);   /* called when the server ends */
+void guests_end(struct tern_server *s); /* called when the server ends */
+/* A guest that reads a snapshot has said something: its time begins anew. */
+void guests_stay(struct server_peer *p);
 void guests_enter(struct server_peer *p); /* p was accepted, and is a guest now */
 void guests_leave(struct server_peer *p); /* p has joined the job: a guest no more */
 /* Sets the limits of a guest's message to what a job like this one needs, which p's last

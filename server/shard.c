@@ -321,9 +321,8 @@ static uint64_t vectors_of(const struct tern_server *s, const struct tern_ps_job
 	}
 	/* A snapshot is copied to host memory. */
 	return copies_of(job) + has_m + has_v + (job->clip_norm > 0) +
-	       (s->opts.snapshots.directory && !shard_is_on_device(s)
-			       ? 1ull + has_m + has_v
-			       : 0);
+	       (snapshots_are_taken(s) && !shard_is_on_device(s) ? 1ull + has_m + has_v
+								 : 0);
 }
 
 /* Bytes of one copy of a share, including the pool's rounding: 64 bytes for each buffer, of

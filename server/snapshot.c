@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A server's part of a snapshot: copies of its chunks, and the file that they go to. */
 #include "server/membership.h"
-#include "server/snapshot_state.h"
+#include "server/store.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -172,6 +172,30 @@ static void written(struct tern_file_op *op)
 		finish(n->server, NULL, false);
 }
 
+void snapshot_kept(struct tern_server *s, const char *why)
+{
+	char text[300];
+
+	snprintf(text, sizeof(text), "server %u: %.260s", view_own_number(s),
+		why ? why : "");
+	finish(s, why ? text : NULL, false);
+}
+
+/* Writes the part, or sends it to server 0. Negative errno. */
+static int put(struct tern_server *s)
+{
+	struct snapshots *n = s->snapshots;
+
+	if (s->opts.snapshots.via)
+		return remote_send(s);
+	n->op = (struct tern_file_op){.kind = TERN_FILE_WRITE,
+		.path = n->path,
+		.parts = n->iov,
+		.part_count = (int)n->vector_count + 1,
+		.done = written};
+	return tern_env_file(s->env, &n->op);
+}
+
 /* The digest is computed in many tasks, so that updates get their turn in between. */
 static void digest(struct tern_task *task)
 {
@@ -202,12 +226,7 @@ static void digested(struct tern_task *task)
 	}
 	n->bytes = n->stream.bytes;
 	n->digest = tern_digest_end(&n->stream);
-	n->op = (struct tern_file_op){.kind = TERN_FILE_WRITE,
-		.path = n->path,
-		.parts = n->iov,
-		.part_count = (int)n->vector_count + 1,
-		.done = written};
-	r = tern_env_file(s->env, &n->op);
+	r = put(s);
 	if (r < 0)
 		fail(s, n->path, r);
 }
@@ -268,6 +287,17 @@ static void diverged(struct tern_server *s)
 		(unsigned long long)s->snapshots->id.step);
 }
 
+/* Where the part is to be, or on server 0 its name only; NULL: no memory. */
+static char *part_path(const struct tern_server *s)
+{
+	const struct tern_snapshot_name name =
+		tern_snapshot_part_name(s->snapshots->id, s->index);
+
+	return s->opts.snapshots.via
+		       ? strdup(name.text)
+		       : tern_snapshot_path(s->opts.snapshots.directory, name.text);
+}
+
 /* All chunks are copied: writes the part. */
 static void write_part(struct tern_server *s)
 {
@@ -280,8 +310,7 @@ static void write_part(struct tern_server *s)
 		diverged(s);
 		return;
 	}
-	n->path = tern_snapshot_path(s->opts.snapshots.directory,
-		tern_snapshot_part_name(n->id, s->index).text);
+	n->path = part_path(s);
 	if (r == 0)
 		r = n->path ? build(s) : -ENOMEM;
 	tern_digest_begin(&n->stream);

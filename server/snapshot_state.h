@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Snapshots (ps/snapshot.h), between the files that take them:
+ * Snapshots (ps/snapshot.h), between the files that take them (those of servers without a directory
+ * are in store.h):
  *
  *     snapshot.c   this server's part: copies of the chunks, and the file
  *     snapshots.c  server 0: when snapshots are taken, and what the servers report
@@ -68,6 +69,10 @@ struct snapshots {
 	struct tern_task task;   /* computes the digest */
 	struct tern_file_op op;
 
+	struct remote_part *sending; /* remote_part.c; NULL: nothing was sent yet */
+	struct store_part *
+		*arriving; /* store_part.c, on server 0, by server; NULL: none yet */
+
 	/* snapshots.c */
 	enum snapshots_state state;
 	struct tern_snapshot_part *parts; /* by server: what they have reported */
@@ -117,6 +122,8 @@ struct snapshot_report {
 	const char *why; /* NULL: the part is written */
 };
 void snapshots_report(struct tern_server *s, const struct snapshot_report *report);
+/* True if server 0 has told the others to write their parts. */
+bool snapshots_is_announced(const struct snapshots *n);
 /* Changes the state, by an edge of the diagram. */
 void snapshots_enter(struct snapshots *n, enum snapshots_state next);
 void snapshots_tell(struct tern_server *s); /* calls opts.snapshot() */

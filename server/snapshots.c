@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "server/blobs.h"
 #include "server/membership.h"
-#include "server/snapshot_state.h"
+#include "server/store.h"
 
 #define MARGIN_FIRST 2u
 #define MARGIN_MOST  4096u
@@ -96,8 +96,7 @@ static void all_reported(struct tern_server *s)
 	snapshots_clean(s);
 }
 
-/* True if server 0 has told the others to write their parts. */
-static bool is_announced(const struct snapshots *n)
+bool snapshots_is_announced(const struct snapshots *n)
 {
 	return n->state == SNAPSHOTS_TAKING && n->cut.state != CUT_CLOSED;
 }
@@ -188,8 +187,9 @@ void snapshots_on_report(struct server_peer *p, const json_t *message)
 	struct snapshots *n = s->snapshots;
 	struct snapshot_report report;
 
-	if (!read_report(message, &report) || !n || !is_announced(n) ||
+	if (!read_report(message, &report) || !n || !snapshots_is_announced(n) ||
 		tern_snapshot_compare(report.id, n->id) != 0 || n->reported[p->index] ||
+		!store_has(s, p->index, &report) ||
 		!take_list(s, json_object_get(message, "least"))) {
 		server_refuse(p,
 			"its message \"snapshot\" tells of a part that it was not asked "
@@ -568,7 +568,7 @@ int snapshots_init(struct tern_server *s)
 {
 	struct snapshots *n;
 
-	if (!s->opts.snapshots.directory)
+	if (!snapshots_are_taken(s))
 		return 0;
 	n = calloc(1, sizeof(*n));
 	if (!n)
@@ -578,7 +578,8 @@ int snapshots_init(struct tern_server *s)
 	n->margin = MARGIN_FIRST;
 	n->parts = calloc(s->job.server_count, sizeof(*n->parts));
 	n->reported = calloc(s->job.server_count, sizeof(*n->reported));
-	return n->parts && n->reported ? cut_init(s) : -ENOMEM;
+	n->arriving = calloc(s->job.server_count, sizeof(struct store_part *));
+	return n->parts && n->reported && n->arriving ? cut_init(s) : -ENOMEM;
 }
 
 void snapshots_end(struct tern_server *s)
@@ -596,6 +597,8 @@ void snapshots_fini(struct tern_server *s)
 	if (!n)
 		return;
 	snapshot_drop_copies(s);
+	remote_part_fini(n);
+	store_parts_fini(n);
 	if (n->iov)
 		free(n->iov[0].iov_base);
 	while (n->stale_count)

@@ -11,6 +11,11 @@ void snapshot_in_update(struct chunk *c);
 void snapshot_after_update(struct chunk *c);
 
 /* snapshots.c */
+/* True if the options of this server ask for snapshots. */
+static inline bool snapshots_are_taken(const struct tern_server *s)
+{
+	return s->opts.snapshots.directory || s->opts.snapshots.via;
+}
 int snapshots_init(struct tern_server *s);
 void snapshots_fini(struct tern_server *s);
 void snapshots_start(struct tern_server *s); /* the steps begin */

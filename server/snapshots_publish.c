@@ -345,7 +345,7 @@ static void looked(struct tern_file_op *op)
 	if (missing != UINT32_MAX) {
 		fail(s,
 			"the part of server %u is not in %.150s as server 0 sees it: all "
-			"servers need the same directory",
+			"servers need the same directory, or --snapshots-via",
 			view_number(s, missing), s->opts.snapshots.directory);
 		return;
 	}

@@ -428,7 +428,7 @@ json_t *status_answer(struct tern_server *s, uint32_t from)
 		set_job(s, object, from);
 	else
 		set_text(object, "waits_for", "a worker");
-	if (s->opts.snapshots.directory)
+	if (snapshots_are_taken(s))
 		set(object, "snapshot", snapshot_of(s));
 	set(object, "recoveries", recoveries_of(s));
 	return object;

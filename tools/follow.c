@@ -72,6 +72,7 @@ static int begin(struct standby *b)
 			.wait_ns = b->memory ? RETURNS_NS : b->wait_s * TERN_NS_PER_S,
 			.memory_bytes = b->memory_bytes,
 			.omits = b->omits,
+			.via = b->via,
 			.from_memory = b->memory,
 			.note = note,
 			.ended = ended,

@@ -22,6 +22,7 @@ struct standby {
 	size_t listen_bytes;
 	uint64_t memory_bytes, wait_s;
 	bool omits; /* --on-nan skip */
+	bool via;   /* --snapshots-via */
 	/* The role's (tools/role.h); they call standby_stop() and standby_describe() while the
 	 * standby has a follower. */
 	void (*stop)(struct role *role, const char *why, bool save);

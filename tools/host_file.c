@@ -212,6 +212,61 @@ static int remove_file(const char *path)
 	return unlink(path) < 0 ? -errno : sync_directory_of(path);
 }
 
+static int read_piece(struct tern_file_op *op)
+{
+	TERN_CLEANUP(tern_cleanup_close) int fd = open(op->path, O_RDONLY | O_CLOEXEC);
+	TERN_CLEANUP(tern_cleanup_free) char *buf = NULL;
+	struct stat st;
+	ssize_t n = 1;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	op->all = (uint64_t)st.st_size;
+	op->bytes = 0;
+	buf = malloc(op->most + 1);
+	if (!buf)
+		return -ENOMEM;
+	while (n > 0 && op->bytes < op->most) {
+		n = pread(fd, buf + op->bytes, op->most - op->bytes,
+			(off_t)(op->at + op->bytes));
+		if (n < 0 && errno == EINTR)
+			n = 1;
+		else if (n < 0)
+			return -errno;
+		else
+			op->bytes += (size_t)n;
+	}
+	buf[op->bytes] = '\0';
+	op->data = TERN_TAKE(buf);
+	return 0;
+}
+
+/* The file was made by this operation's predecessors, so its size is `at`. */
+static int write_piece(const struct tern_file_op *op)
+{
+	int flags = op->at ? O_APPEND : O_CREAT | O_EXCL;
+	TERN_CLEANUP(tern_cleanup_close)
+	int fd = open(op->path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+
+	return fd < 0 ? -errno : write_parts(fd, op->parts, op->part_count);
+}
+
+static int sync_file(const char *path)
+{
+	TERN_CLEANUP(tern_cleanup_close) int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+static int publish(const struct tern_file_op *op)
+{
+	int r = sync_file(op->path);
+
+	if (r == 0 && rename(op->path, op->to) < 0)
+		r = -errno;
+	return r == 0 ? sync_directory_of(op->to) : r;
+}
+
 static bool is_entry(const struct dirent *entry)
 {
 	return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
@@ -308,6 +363,15 @@ void host_file_run(struct tern_file_op *op)
 		break;
 	case TERN_FILE_REMOVE:
 		op->status = remove_file(op->path);
+		break;
+	case TERN_FILE_READ_PIECE:
+		op->status = read_piece(op);
+		break;
+	case TERN_FILE_WRITE_PIECE:
+		op->status = write_piece(op);
+		break;
+	case TERN_FILE_PUBLISH:
+		op->status = publish(op);
 		break;
 	}
 }

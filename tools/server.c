@@ -73,6 +73,7 @@ static const struct option options[] = {
 	ON_STALL_OPTION(struct server_settings, on_stall),
 	ON_NAN_OPTION(struct server_settings, on_nan),
 	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
+	SNAPSHOTS_VIA_OPTION(struct server_settings, snapshots),
 	LOGDIR_OPTION(struct server_settings, logdir),
 	OPTION(TEXT, "join", "ADDRESS,...",
 		"come to a job with --snapshots, in the place of its lost server "
@@ -124,6 +125,7 @@ struct server_role {
 	struct tern_server_history history;
 	struct servers members;  /* of --join, or the others of --follow's job */
 	struct servers followed; /* --follow */
+	struct servers via;      /* --snapshots-via */
 	struct standby standby;
 	struct tern_server_memory *memory; /* what the next server begins with */
 	struct tern_view view; /* newest one that is known of the job's servers */
@@ -151,7 +153,7 @@ static bool knows_snapshot(const struct server_role *s)
 	struct tern_server_stats stats;
 
 	tern_server_stats(s->server, &stats);
-	return snapshots->directory && (snapshots->resume || stats.snapshot_step);
+	return snapshots_are_on(snapshots) && (snapshots->resume || stats.snapshot_step);
 }
 
 static void stop(struct role *role, const char *why, bool save)
@@ -387,7 +389,7 @@ static void follow(struct server_role *s, const struct tern_server_stats *stats)
 	const struct tern_snapshot_id id = {stats->told_step, stats->told_number};
 
 	*s->told = '\0';
-	if (id.step)
+	if (id.step && s->settings->snapshots.directory)
 		snprintf(s->told, sizeof(s->told), "%.4000s/%s",
 			s->settings->snapshots.directory,
 			tern_snapshot_manifest_name(id).text);
@@ -438,8 +440,10 @@ static bool goes_back(struct server_role *s, const char *text)
 	if (stats.server_count > 1)
 		snprintf(line + n, sizeof(line) - n,
 			". A server that is lost may come again on any host: tern server "
-			"--listen HOST:PORT --join %.120s --index I --snapshots %.150s",
-			s->address, settings->snapshots.directory);
+			"--listen HOST:PORT --join %.120s --index I --snapshots%s %.150s",
+			s->address, settings->snapshots.via ? "-via" : "",
+			settings->snapshots.via ? settings->snapshots.via
+						: settings->snapshots.directory);
 	return role_goes_back(&s->role, settings->server_wait_s, text, line);
 }
 
@@ -447,6 +451,7 @@ static void ended(void *arg, int status, const char *text)
 {
 	struct role *role = arg;
 	struct server_role *s = arg;
+	struct tern_server_stats stats;
 
 	/* All others have been told. Only server 0 knows of each snapshot: the directory tells the rest,
 	 * if the exit code depends on it. */
@@ -454,6 +459,7 @@ static void ended(void *arg, int status, const char *text)
 			   (role->signal == SIGTERM &&
 				   snapshots_can_resume(&s->settings->snapshots));
 	report_applied(s);
+	tern_server_stats(s->server, &stats);
 	logdir_flush(s->logdir, tern_clock_ns());
 	if (status == -EAGAIN && goes_back(s, text))
 		return;
@@ -461,7 +467,7 @@ static void ended(void *arg, int status, const char *text)
 		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
 			s->resumable, (unsigned long long)s->resumable_step);
 	else if (status)
-		role_fail(role, false, "%s", text);
+		role_fail(role, stats.misused, "%s", text);
 	else
 		role_report(role, json_pack("{ss}", "event", "completed"));
 	role->over = true;
@@ -524,7 +530,7 @@ static const char *find_resume(const struct server_role *s)
 	struct tern_snapshot_id id;
 	int r;
 
-	if (!s->role.back_ns)
+	if (!s->role.back_ns || snapshots->via)
 		return snapshots->resume;
 	if (*s->told)
 		return s->told;
@@ -565,7 +571,8 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.progress = progress,
 		.snapshots = snapshots_opts(&settings->snapshots),
 		.resume = s->memory ? NULL : find_resume(s),
-		.goes_back = settings->server_wait_s && settings->snapshots.directory,
+		.goes_back =
+			settings->server_wait_s && snapshots_are_on(&settings->snapshots),
 		.returns = s->has_begun || settings->join || settings->follow,
 		.has_begun = s->has_begun,
 		.from_memory = s->memory,
@@ -603,6 +610,8 @@ static int start(struct server_role *s)
 		fabric_listen_address(&settings->fabric, settings->listen, "tern-server",
 			s->address, sizeof(s->address));
 	opts.listen = s->address;
+	if (s->via.count)
+		opts.snapshots.via = *s->zero ? s->zero : s->via.address[0];
 	opts.members = members;
 	opts.member_count = s->members.count;
 	r = tern_server_new(&opts, &s->server);
@@ -686,6 +695,7 @@ static int stand_by(struct server_role *s)
 	s->standby.listen_bytes = sizeof(s->address);
 	s->standby.memory_bytes = memory_bytes();
 	s->standby.omits = s->settings->on_nan == JOB_NAN_SKIP;
+	s->standby.via = s->settings->snapshots.via;
 	s->standby.wait_s = settings->server_wait_s;
 	s->standby.memory = TERN_TAKE(s->memory);
 	r = standby_run(&s->standby);
@@ -745,10 +755,10 @@ static int check_join(struct server_role *s, struct message *error)
 			"--join %.300s: needs a --server-wait above 0, for the others to "
 			"come",
 			settings->join);
-	if (!settings->snapshots.directory)
+	if (!snapshots_are_on(&settings->snapshots))
 		return options_refuse(error,
 			"--join %.300s: needs --snapshots, the directory of the job that "
-			"this server comes to",
+			"this server comes to, or --snapshots-via",
 			settings->join);
 	return servers_read(
 		settings->join, &settings->fabric, s->role.domain, &s->members, error);
@@ -772,20 +782,20 @@ static int check_follow(struct server_role *s, struct message *error)
 	if (settings->server_wait_s == 0)
 		return options_refuse(error,
 			"--follow %.300s: needs a --server-wait above 0, for the server "
-			"to "
-			"be there",
+			"to be there",
 			settings->follow);
-	if (!settings->snapshots.directory)
+	if (!snapshots_are_on(&settings->snapshots))
 		return options_refuse(error,
-			"--follow %.300s: needs --snapshots, the directory of the job",
+			"--follow %.300s: needs --snapshots, the directory of the job, "
+			"or --snapshots-via",
 			settings->follow);
 	if (settings->device.cuda)
 		return options_refuse(error,
 			"--follow %.300s: not yet with --server-device cuda: a follower "
 			"updates on the CPU",
 			settings->follow);
-	return servers_read_followed(
-		settings->follow, &settings->fabric, s->role.domain, &s->followed, error);
+	return servers_read_one("follow", settings->follow, &settings->fabric,
+		s->role.domain, &s->followed, error);
 }
 
 /* A server that comes to a job finds the job's own snapshots in the directory. */
@@ -796,6 +806,8 @@ static int check_snapshots(const struct server_settings *settings, struct messag
 	if ((settings->join || settings->follow) && snapshots.directory &&
 		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
 		snapshots.resume = snapshots.directory;
+	if (snapshots_check_via(&snapshots, settings->index, settings->follow, error))
+		return -EINVAL;
 	return snapshots_check(&snapshots, error);
 }
 
@@ -850,6 +862,9 @@ static int server_run(int argc, char **argv)
 		r = check_join(&s, &error);
 	if (r == 0)
 		r = check_follow(&s, &error);
+	if (r == 0)
+		r = servers_read_one("snapshots-via", settings.snapshots.via,
+			&settings.fabric, s.role.domain, &s.via, &error);
 	if (r && !s.role.code)
 		role_fail(&s.role, true, "%s", error.text);
 	secret_forget(&secret);

@@ -43,16 +43,20 @@ int servers_read(const char *join, const struct fabric_settings *fabric,
 	return r ? options_refuse(error, "--join %.300s: %.200s", join, why.text) : 0;
 }
 
-int servers_read_followed(const char *follow, const struct fabric_settings *fabric,
-	const struct tern_domain *domain, struct servers *out, struct message *error)
+int servers_read_one(const char *option, const char *value,
+	const struct fabric_settings *fabric, const struct tern_domain *domain,
+	struct servers *out, struct message *error)
 {
 	struct message why;
 
 	out->count = 0;
-	if (strchr(follow, ','))
+	if (!value)
+		return 0;
+	if (strchr(value, ','))
 		return options_refuse(
-			error, "--follow %.300s: expected one address", follow);
-	if (take(follow, strlen(follow), fabric, domain, out, &why))
-		return options_refuse(error, "--follow %.300s: %.200s", follow, why.text);
+			error, "--%s %.300s: expected one address", option, value);
+	if (take(value, strlen(value), fabric, domain, out, &why))
+		return options_refuse(
+			error, "--%s %.300s: %.200s", option, value, why.text);
 	return 0;
 }

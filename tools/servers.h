@@ -16,8 +16,10 @@ struct servers {
 int servers_read(const char *join, const struct fabric_settings *fabric,
 	const struct tern_domain *domain, struct servers *out, struct message *error);
 
-/* Reads the value of --follow: one address, in the same form. */
-int servers_read_followed(const char *follow, const struct fabric_settings *fabric,
-	const struct tern_domain *domain, struct servers *out, struct message *error);
+/* Reads the value of an option that has one address, in the same form; NULL: it was not given, and there
+ * is none. `option` is its name, without the dashes. */
+int servers_read_one(const char *option, const char *value,
+	const struct fabric_settings *fabric, const struct tern_domain *domain,
+	struct servers *out, struct message *error);
 
 #endif

@@ -221,9 +221,32 @@ int snapshots_check(const struct snapshot_settings *s, struct message *error)
 	return r == 0 && s->resume ? check_resume(s->resume, error) : r;
 }
 
+int snapshots_check_via(const struct snapshot_settings *s, uint64_t index,
+	const char *follow, struct message *error)
+{
+	const char *why = NULL;
+
+	if (!s->via)
+		return 0;
+	if (s->directory)
+		why = "not with --snapshots: it is for a server that does not see the "
+		      "directory";
+	else if (s->resume)
+		why = "not with --resume: all servers begin with the snapshot of server "
+		      "0";
+	else if (follow && strcmp(follow, s->via) == 0)
+		why = "a follower of server 0 needs --snapshots, with the directory of "
+		      "server 0";
+	else if (!follow && (index == 0 || index == UINT64_MAX))
+		why = "needs an --index above 0: server 0 has the directory, as "
+		      "--snapshots";
+	return why ? options_refuse(error, "--snapshots-via %.300s: %s", s->via, why) : 0;
+}
+
 struct tern_server_snapshot_opts snapshots_opts(const struct snapshot_settings *s)
 {
 	return (struct tern_server_snapshot_opts){.directory = s->directory,
+		.via = s->via,
 		.every_steps = s->every.steps,
 		.every_ns = s->every.ns,
 		.keep = (uint32_t)s->keep};

@@ -13,6 +13,9 @@ struct snapshot_every {
 
 struct snapshot_settings {
 	const char *directory, *resume; /* NULL: not given */
+	/* Address of server 0, which keeps the snapshots; NULL: not given, or no option of this
+	 * command. */
+	const char *via;
 	struct snapshot_every every;
 	uint64_t keep;
 };
@@ -44,6 +47,23 @@ int snapshots_parse_every(const char *text, void *at, struct message *why);
 			"go on from the newest snapshot in DIR, or from the one whose "  \
 			"manifest (step-....json) is given",                             \
 			settings, field.resume)
+
+#define SNAPSHOTS_VIA_OPTION(settings, field)                                            \
+	OPTION(TEXT, "snapshots-via", "ADDRESS",                                         \
+		"in place of --snapshots, for a server that does not see the directory " \
+		"of server 0: server 0, at this address, keeps its snapshots",           \
+		settings, field.via)
+
+/* True if the job takes snapshots. */
+static inline bool snapshots_are_on(const struct snapshot_settings *settings)
+{
+	return settings->directory || settings->via;
+}
+
+/* Checks that --snapshots-via, if it is given, goes with the other options. `index` is that of
+ * the server, UINT64_MAX if it is not given. -EINVAL: `error` has one line. */
+int snapshots_check_via(const struct snapshot_settings *settings, uint64_t index,
+	const char *follow, struct message *error);
 
 struct snapshots_found {
 	struct tern_snapshot_id *ids; /* of complete snapshots, the oldest first */

@@ -372,6 +372,63 @@ static void test_files_are_listed_and_removed(void **state)
 		file_do(loop, TERN_FILE_REMOVE, "one", NULL, 0).op.status, -ENOENT);
 }
 
+/* Does an operation on a piece of the file, or renames it. */
+static struct file piece_do(struct loop *loop, enum tern_file_kind kind, const char *name,
+	struct iovec *part, uint64_t at, const char *to)
+{
+	struct file f = {.loop = loop};
+	char path[200];
+
+	snprintf(path, sizeof(path), "%s/%s", loop->dir, name);
+	f.op = (struct tern_file_op){.kind = kind,
+		.path = path,
+		.parts = part,
+		.part_count = part != NULL,
+		.to = to,
+		.at = at,
+		.most = 3};
+	host_file_run(&f.op);
+	return f;
+}
+
+static void check_piece(struct loop *loop, uint64_t at, const char *expected)
+{
+	struct file f = piece_do(loop, TERN_FILE_READ_PIECE, "whole", NULL, at, NULL);
+
+	assert_int_equal(f.op.status, 0);
+	assert_int_equal(f.op.all, 8);
+	assert_int_equal(f.op.bytes, strlen(expected));
+	assert_string_equal(f.op.data, expected);
+	free(f.op.data);
+}
+
+static void test_files_are_written_and_read_in_pieces(void **state)
+{
+	struct iovec head = {(void *)"head", 4}, tail = {(void *)"tail", 4};
+	struct loop *loop = *state;
+	char to[200];
+
+	snprintf(to, sizeof(to), "%s/whole", loop->dir);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_WRITE_PIECE, "p", &tail, 4, NULL).op.status,
+		-ENOENT);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_WRITE_PIECE, "p", &head, 0, NULL).op.status, 0);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_WRITE_PIECE, "p", &head, 0, NULL).op.status,
+		-EEXIST);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_WRITE_PIECE, "p", &tail, 4, NULL).op.status, 0);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_PUBLISH, "p", NULL, 0, to).op.status, 0);
+	assert_int_equal(
+		piece_do(loop, TERN_FILE_PUBLISH, "p", NULL, 0, to).op.status, -ENOENT);
+	check_piece(loop, 0, "hea");
+	check_piece(loop, 6, "il");
+	check_piece(loop, 9, "");
+	assert_int_equal(entries(loop->dir), 1);
+}
+
 static void put(const char *dir, const char *name)
 {
 	char path[256];
@@ -501,6 +558,8 @@ int main(void)
 			test_data_of_a_stopped_operation_is_gone, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_files_are_listed_and_removed, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_files_are_written_and_read_in_pieces, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_files_of_a_process_of_another_host_stay, setup, teardown),
 		cmocka_unit_test_setup_teardown(

@@ -189,6 +189,56 @@ static int read_file(const struct tern_sim_disk *disk, struct tern_file_op *op)
 	return 0;
 }
 
+static int read_piece(const struct tern_sim_disk *disk, struct tern_file_op *op)
+{
+	const struct file *f = find(disk, op->path);
+	size_t at;
+
+	if (!f)
+		return -ENOENT;
+	at = TERN_MIN(op->at, f->bytes);
+	op->all = f->bytes;
+	op->bytes = TERN_MIN(op->most, f->bytes - at);
+	op->data = malloc(op->bytes + 1);
+	tern_assert(op->data);
+	memcpy(op->data, (char *)f->data + at, op->bytes);
+	((char *)op->data)[op->bytes] = '\0';
+	return 0;
+}
+
+static int write_piece(struct tern_sim_disk *disk, const struct tern_file_op *op)
+{
+	size_t more = bytes_of(op);
+	struct file *f = find(disk, op->path);
+	char *data, *at;
+
+	if (op->at == 0 && f)
+		return -EEXIST;
+	if (op->at && (!f || f->bytes != op->at))
+		return -ENOENT;
+	data = malloc(op->at + more + 1);
+	tern_assert(data);
+	if (f)
+		memcpy(data, f->data, op->at);
+	at = data + op->at;
+	for (int i = 0; i < op->part_count; i++)
+		at = mempcpy(at, op->parts[i].iov_base, op->parts[i].iov_len);
+	tern_sim_disk_put(disk, op->path, data, op->at + more);
+	free(data);
+	return 0;
+}
+
+static int publish(struct tern_sim_disk *disk, const struct tern_file_op *op)
+{
+	const struct file *f = find(disk, op->path);
+
+	if (!f)
+		return -ENOENT;
+	tern_sim_disk_put(disk, op->to, f->data, f->bytes);
+	tern_sim_disk_remove(disk, op->path);
+	return 0;
+}
+
 static bool is_full(const struct tern_sim_disk *disk, size_t more)
 {
 	return disk->opts.capacity_bytes &&
@@ -205,7 +255,8 @@ bool tern_sim_disk_begin(
 	if (disk->opts.fail_permille &&
 		tern_rng_below(rng, 1000) < disk->opts.fail_permille)
 		op->status = -EIO;
-	else if (op->kind == TERN_FILE_WRITE && is_full(disk, bytes))
+	else if ((op->kind == TERN_FILE_WRITE || op->kind == TERN_FILE_WRITE_PIECE) &&
+		 is_full(disk, bytes))
 		op->status = -ENOSPC;
 	else if (op->kind == TERN_FILE_WRITE) {
 		name_aside(op->path, aside);
@@ -233,6 +284,15 @@ void tern_sim_disk_end(struct tern_sim_disk *disk, struct tern_file_op *op)
 	case TERN_FILE_REMOVE:
 		op->status = find(disk, op->path) ? 0 : -ENOENT;
 		tern_sim_disk_remove(disk, op->path);
+		break;
+	case TERN_FILE_READ_PIECE:
+		op->status = read_piece(disk, op);
+		break;
+	case TERN_FILE_WRITE_PIECE:
+		op->status = write_piece(disk, op);
+		break;
+	case TERN_FILE_PUBLISH:
+		op->status = publish(disk, op);
 		break;
 	}
 }

@@ -122,13 +122,14 @@ void history_keep(struct job *j)
 	j->has_snapshot = has_snapshot;
 	j->snapshots = (struct tern_server_snapshot_opts){.directory = HISTORY_DIRECTORY,
 		.every_steps = 1 + history_below(3),
-		.keep = 1 + (uint32_t)history_below(3)};
+		.keep = 1 + (uint32_t)history_below(3),
+		.piece_bytes = j->via ? 1u << (8 + j->generation % 12) : 0};
 	if (history_below(4) == 0) { /* by time */
 		j->snapshots.every_steps = 0;
 		j->snapshots.every_ns = TERN_NS_PER_US * (50 + history_below(2000));
 	}
 	for (unsigned i = 0; i < j->servers; i++)
-		j->disks[i] = history.disk;
+		j->disks[i] = j->via && i > 0 ? history.other_disk : history.disk;
 	*tern_sim_disk_opts(history.disk) =
 		(struct tern_sim_disk_opts){.slowness = 1 + (unsigned)history_below(8)};
 }

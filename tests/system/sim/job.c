@@ -161,6 +161,30 @@ static void open_member(struct job *j, struct member *m, const char *role, unsig
 	tern_sim_drive(m->process, m->ctx);
 }
 
+/* How server i takes snapshots. */
+static struct tern_server_snapshot_opts snapshots_of(
+	const struct job *j, struct member *m, unsigned i)
+{
+	struct tern_server_snapshot_opts opts = j->snapshots;
+
+	if (!j->via || i == 0 || !opts.directory)
+		return opts;
+	snprintf(m->via, sizeof(m->via), "%s", *m->zero ? m->zero : j->addresses[0]);
+	opts.directory = NULL;
+	opts.via = m->via;
+	return opts;
+}
+
+/* What the server goes on from, as a user would say it; NULL: nothing, or server 0 says it. */
+static const char *resume_of(const struct job *j, const struct member *m, unsigned i)
+{
+	if (m->memory || (j->via && i > 0))
+		return NULL;
+	if (*m->told)
+		return m->told;
+	return j->resumes ? j->snapshots.directory : NULL;
+}
+
 void job_start_server(struct job *j, struct member *m, unsigned i, const char *address)
 {
 	const char *members[MEMBERS_MAX] = {m->met};
@@ -184,11 +208,8 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .leave_ns = j->leave_ns ? j->leave_ns : TERN_NS_PER_MS,
 			    .worker_timeout_ns = j->worker_timeout_ns,
 			    .progress = server_progress,
-			    .snapshots = j->snapshots,
-			    .resume = m->memory    ? NULL
-				      : *m->told   ? m->told
-				      : j->resumes ? j->snapshots.directory
-						   : NULL,
+			    .snapshots = snapshots_of(j, m, i),
+			    .resume = resume_of(j, m, i),
 			    .snapshot = server_snapshot,
 			    .omits = j->omits,
 			    .workers = j->launched ? j->workers : 0,

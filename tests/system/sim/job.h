@@ -82,6 +82,7 @@ struct member {
 	char (*others)[128];
 	unsigned other_count;
 	char zero[128]; /* of a server that has been in the job: where server 0 is */
+	char via[128]; /* of a server without a directory: where it has been told that server 0 is */
 	bool crowded;   /* of a server: it has had a reason to raise its staging budget */
 	uint64_t shown; /* of server 0: the step that it has reported last */
 	int status;
@@ -173,6 +174,8 @@ struct job {
 	 * from the newest one. */
 	struct tern_server_snapshot_opts snapshots;
 	bool resumes;
+	/* Only server 0 has the directory, and keeps the parts of the others (server/store.h). */
+	bool via;
 	/* Disks of the servers, by server; NULL: that of all other processes. */
 	struct tern_sim_disk *disks[MEMBERS_MAX];
 	/* Called on server 0. May be NULL. */

@@ -11,6 +11,8 @@
  * In async mode all lives have the same number of workers, and each snapshot is checked (cuts.h). The
  * last life, if it loses no worker, ends with every step of every worker in every chunk, once.
  *
+ * In a quarter of the jobs only server 0 has a disk, and keeps the parts of the others.
+ *
  * At each instant the newest snapshot that was ever published, or a newer one, can be loaded
  * from the disk, unless the test itself has damaged it.
  */
@@ -180,6 +182,18 @@ static void check_end(struct job *j)
 	free(op.data);
 }
 
+/* True if the seed is one of those in which only server 0 has a disk. */
+static bool is_via(uint64_t seed)
+{
+	return tern_mix64(seed ^ 0xd15c) % 4 == 0;
+}
+
+static void check_others(struct job *j)
+{
+	if (j->via && !tern_list_empty(&history.other_disk->files))
+		history_complain("a server without a directory has written a file", 0);
+}
+
 static void perform(struct job *j, const struct tern_dataset *data)
 {
 	const struct job first = *j;
@@ -188,7 +202,7 @@ static void perform(struct job *j, const struct tern_dataset *data)
 	history = (struct history){.job = j,
 		.disk = tern_sim_disk_new(j->sim),
 		.other_disk = tern_sim_disk_new(j->sim)};
-	history.apart = history_below(16) == 0;
+	history.apart = history_below(16) == 0 && !j->via;
 	lives = 2 + (unsigned)history_below(LIVES_MAX - 1);
 	for (unsigned life = 0; life < lives && !j->broken; life++) {
 		if (life > 0) {
@@ -207,6 +221,7 @@ static void perform(struct job *j, const struct tern_dataset *data)
 		tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
 		if (!history.crashed && !job_judge(j))
 			j->broken = true;
+		check_others(j);
 	}
 	/* A job that was done when it was resumed takes no snapshot, and removes none; one that
 	 * loses a server at its end does not take its last one. */
@@ -220,10 +235,13 @@ static void perform_back(struct job *j, const struct tern_dataset *data)
 {
 	const struct job first = *j;
 
-	history = (struct history){.job = j, .disk = tern_sim_disk_new(j->sim)};
+	history = (struct history){.job = j,
+		.disk = tern_sim_disk_new(j->sim),
+		.other_disk = tern_sim_disk_new(j->sim)};
 	be_born(j, &first, 0);
 	job_start(j, data);
 	tern_sim_run(j->sim, live, j, 60 * TERN_NS_PER_S);
+	check_others(j);
 }
 
 static struct job back_job(uint64_t seed)
@@ -233,6 +251,7 @@ static struct job back_job(uint64_t seed)
 		.cut_permille = seed % 5 == 1 ? 50 : 0,
 		.nap_permille = seed % 7 == 1 ? 20 : 0,
 		.goes_back = true,
+		.via = is_via(seed),
 		.perform = perform_back};
 }
 
@@ -293,6 +312,7 @@ bool scenario_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 		.losses = seed % 3 == 2,
 		/* scenario_back_session() has sessions of programs */
 		.goes_back = seed % 4 >= 2 && seed / 4 % 4 < 3,
+		.via = is_via(seed),
 		.perform = perform};
 
 	if (seed % 4 < 2) {
@@ -314,6 +334,7 @@ bool scenario_async_snapshots(uint64_t seed, bool verbose, uint64_t *hash)
 		.losses = (unsigned)(seed % 3),
 		.async = true,
 		.ssp = seed % 4 == 3 ? 1 + seed / 4 % 3 : 0,
+		.via = is_via(seed),
 		.perform = perform};
 
 	return ledger_run(&job, seed, verbose, hash);
