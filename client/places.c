@@ -28,7 +28,8 @@
  * A worker that the others can tell a new address need not try: it turns at once (places_on_address). It
  * does not if it has been welcomed at the address that it knows: the other one may be that of the same
  * process, or the one that has welcomed it is a former one that has woken up, and the steps do not
- * begin. But of two processes, of which one has been in the job before, all choose that one.
+ * begin. But if exactly one of the two processes has been in the job before ("begun" in "address" and
+ * in "welcome"), all workers turn to that one.
  */
 #include "client/worker_state.h"
 
@@ -227,7 +228,7 @@ void places_on_address(struct worker_server *from, const json_t *message)
 		strcmp(address, w->job.servers[i]) == 0)
 		return;
 	s = &w->servers[i];
-	/* If a server itself says so, it makes room for its follower. */
+	/* A server that tells another address for its own number makes room for its follower. */
 	if (!s->welcome || s == from || (begun && !s->has_begun))
 		follow(s, address);
 	else

@@ -245,6 +245,7 @@ void guests_enter(struct server_peer *p)
 	guests_reap(s);
 	make_place(s);
 	p->talk.budget = &s->guest_text;
+	p->came_ns = tern_now_ns(s->env);
 	set_timer(p, GUEST_NS);
 }
 

@@ -351,8 +351,9 @@ void lease_on_failed(struct server_peer *p, const json_t *message)
 	const char *text = json_string_value(json_object_get(message, "text"));
 	struct tern_server *s = p->server;
 
-	/* Before the steps server 0 does not know where this server is, and cannot tell it. */
-	if (!s->running && !s->over && view_on_removed(s, message))
+	/* Before the steps server 0 does not know where this server is, and cannot tell it. But if the server
+	 * is about to be added, the worker's view is the one before. */
+	if (!s->running && !s->over && !members_know(s) && view_on_removed(s, message))
 		return;
 	if (back_on_other_snapshot(p, message))
 		return;

@@ -140,8 +140,9 @@ void leaving_on_here(struct server_peer *p, const json_t *message)
 
 /* ---- workers leave ---- */
 
-/* True if every worker leaves, and none has said goodbye, so the results are not safe. A launcher asks
- * all of its own workers when it ends the job, and knows no others (grow.c). */
+/* True if every worker leaves, or every worker that the launcher has started, and none has said goodbye, so the
+ * results are not safe. A launcher asks all of its own workers when it ends the job, and knows no others
+ * (grow.c), for which the job ends, too. */
 static bool all_leave(const struct tern_server *s)
 {
 	uint32_t count = s->opts.workers ? s->opts.workers : s->job.workers;

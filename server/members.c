@@ -52,6 +52,7 @@ struct member_link { /* connection to a member */
 	struct tern_peer *peer;
 	struct tern_talk talk;
 	bool up, gone;
+	bool knows; /* the member has taken this server's word */
 	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
 	bool is_followed;                    /* opts.follows: nothing is noted of it */
@@ -191,6 +192,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		on_abort(l, message);
 	} else if (strcmp(type, "known") == 0) {
 		l->pause_ns = 0;
+		l->knows = true;
 		if (l->server->opts.member_count)
 			server_note(l->server,
 				"the server at %s tells the workers this server's "
@@ -243,7 +245,7 @@ static void dial(struct member_link *l)
 	int r;
 
 	snprintf(name, sizeof(name), "server %u", s->opts.index);
-	l->up = l->gone = false;
+	l->up = l->gone = l->knows = false;
 	l->talk = (struct tern_talk){.pool = s->talk_pool,
 		.ctx = s->opts.ctx,
 		.heard = link_heard,
@@ -365,6 +367,14 @@ void members_leave(struct tern_server *s)
 		leave(&s->member_links[i]);
 }
 
+bool members_know(const struct tern_server *s)
+{
+	for (uint32_t i = 0; i < s->member_link_count; i++)
+		if (s->member_links[i].knows && !s->member_links[i].gone)
+			return true;
+	return false;
+}
+
 bool members_are_gone(const struct tern_server *s)
 {
 	for (uint32_t i = 0; i < s->member_link_count; i++)
@@ -481,18 +491,21 @@ static bool has_server(const struct tern_server *s, uint32_t number)
 	return number > 0 || !s->to_zero->gone;
 }
 
-/* A process without the job in memory has come as another server, whose connection is broken just now. So
- * that server was killed, rather than its connection, and nobody need wait until it is lost (0.5 s). All
- * forget what they have in memory, since the job can go on from a snapshot only. But a follower of the
- * server, which has the job in memory, is waited for. */
-static void maybe_lost(struct tern_server *s, uint32_t number)
+/* A process without the job in memory has come as another server, whose connection had broken just before. So
+ * that server was killed, rather than its connection, and nobody need wait until it is lost (0.5 s).
+ * "abort" says "forget", since the job can go on from a snapshot only: no server keeps what it has in
+ * memory (tern_server_keep()). But a follower of the killed server, which has the job in memory, is waited
+ * for. So is a server whose connection breaks while the other process is here already: that is no sign. */
+static void maybe_lost(const struct server_peer *newcomer, uint32_t number)
 {
+	struct tern_server *s = newcomer->server;
 	struct server_peer *p = s->index == 0 ? others_find_number(s, number)
 				: number == 0 ? s->to_zero
 					      : NULL;
 
 	if (!s->running || !p || p->gone || !p->unlinked || p->is_followed ||
-		!back_is_possible(s) || s->bye_count > 0)
+		newcomer->came_ns < p->broken_ns || !back_is_possible(s) ||
+		s->bye_count > 0)
 		return;
 	s->forgets = true;
 	s->replaced = number;
@@ -625,7 +638,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	if (has_server(s, (uint32_t)index)) {
 		guests_ask_later(p);
 		if (!begun)
-			maybe_lost(s, (uint32_t)index);
+			maybe_lost(p, (uint32_t)index);
 		return;
 	}
 	p->has_begun = begun;

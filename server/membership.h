@@ -67,6 +67,9 @@ void members_leave(struct tern_server *s); /* says goodbye to the members */
 /* True if they have said goodbye, too. A server that ended before that would seem to them to be lost, and
  * they would wait for it. */
 bool members_are_gone(const struct tern_server *s);
+/* True if a member has taken this server's word, and is connected. It says if this server is
+ * removed. */
+bool members_know(const struct tern_server *s);
 void members_end(struct tern_server *s);
 void members_fini(struct tern_server *s);
 /* True if the text may be an address: printable, not empty, and not too long. */

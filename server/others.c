@@ -51,7 +51,7 @@ static void zero_event(
 	if (event == TERN_PEER_UP)
 		p->up = true;
 	if (event == TERN_PEER_SUSPECT)
-		p->unlinked = status != -ETIMEDOUT;
+		server_suspects(p, status);
 	if (event == TERN_PEER_RECOVERED)
 		p->unlinked = false;
 	if (event == TERN_PEER_DOWN) {

@@ -362,6 +362,13 @@ void server_aborted(struct server_peer *p, const char *name, const json_t *messa
 		server_fail(p->server, -ECANCELED, "%s", why);
 }
 
+void server_suspects(struct server_peer *p, int status)
+{
+	/* -ETIMEDOUT: the peer is connected, but does not answer. */
+	p->unlinked = status != -ETIMEDOUT;
+	p->broken_ns = tern_now_ns(p->server->env);
+}
+
 static void on_event(
 	struct tern_peer *peer, enum tern_peer_event event, int status, void *arg)
 {
@@ -373,8 +380,7 @@ static void on_event(
 	case TERN_PEER_UP:
 		break;
 	case TERN_PEER_SUSPECT:
-		/* -ETIMEDOUT: the peer is connected, but does not answer. */
-		p->unlinked = status != -ETIMEDOUT;
+		server_suspects(p, status);
 		if (server_has_joined(p))
 			server_note(s, "%s is silent: %s", tern_peer_name(peer),
 				tern_status_text(status));

@@ -77,6 +77,7 @@ struct server_peer {
 	bool gone;                     /* down or cut off: no request may be posted */
 	bool freed;                    /* the peer was given to tern_peer_free() */
 	bool unlinked;                 /* the connection is lost, and may be restored */
+	uint64_t came_ns, broken_ns;   /* members.c: when it was accepted, and lost */
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool asks_again;               /* guest_timer asks the guest to join again */
 	bool has_status;               /* status.c: this guest's question was answered */
@@ -470,7 +471,9 @@ struct tern_server {
 	struct tern_timer start_timer; /* start.c: next note about missing processes */
 	struct tern_timer
 		absent_timer; /* start.c: begins without those that are missing */
-	uint32_t again_count; /* start.c: how often server 0 said "again" in a row */
+	uint64_t
+		absent_since_ns; /* since when they are waited for, if the timer is set */
+	uint32_t again_count;    /* start.c: how often server 0 said "again" in a row */
 
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */
@@ -581,6 +584,8 @@ void server_refuse(struct server_peer *p, const char *fmt, ...)
 void server_refuse_for_now(struct server_peer *p, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void server_drop(struct server_peer *p);
+/* The event TERN_PEER_SUSPECT of the peer. */
+void server_suspects(struct server_peer *p, int status);
 void server_broken(struct tern_talk *talk, int status);
 void server_updater_note(struct tern_server *s);
 void server_tell_joined(struct tern_server *s);

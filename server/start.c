@@ -297,17 +297,17 @@ static bool lacks_added_only(const struct tern_server *s)
 
 void start_count_absent(struct tern_server *s)
 {
-	uint64_t ns = s->opts.absent_ns, due_ns;
+	uint64_t ns = s->opts.absent_ns;
 
 	if (!s->opts.returns || !ns)
 		return;
 	if (lacks_added_only(s))
 		ns = TERN_MIN(ns, ADDED_NS);
-	due_ns = tern_ns_add(tern_now_ns(s->env), ns);
-	if (s->absent_timer.place && s->absent_timer.due_ns <= due_ns)
-		return;
+	if (!s->absent_timer.place)
+		s->absent_since_ns = tern_now_ns(s->env);
 	s->absent_timer.fire = begin_without;
-	tern_timer_set(s->opts.ctx, &s->absent_timer, due_ns);
+	tern_timer_set(
+		s->opts.ctx, &s->absent_timer, tern_ns_add(s->absent_since_ns, ns));
 }
 
 /* ---- the start ---- */

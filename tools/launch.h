@@ -150,7 +150,7 @@ struct launch {
 	/* By server: its follower has begun as this server, though the process has not ended that this
 	 * process knows as the server. restart_turn() exchanges the two. */
 	bool took_over[TERN_SERVERS_MAX];
-	bool completed;              /* a follower says that the job is complete */
+	bool completed; /* server 0, or a follower, says that the job is complete */
 	struct tern_omitted skipped; /* slots that were left out (--on-nan skip) */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
 	char join[TERN_SERVERS_MAX * 122];

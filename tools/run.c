@@ -347,7 +347,7 @@ static void on_line(void *arg, struct child *c, const char *line)
 	} else if (strcmp(name, "begun") == 0) {
 		run_take_begun(r, c, event);
 	} else if (strcmp(name, "completed") == 0 && first) {
-		r->completed = true;
+		r->l.completed = true;
 	}
 	json_decref(event);
 }
@@ -405,7 +405,7 @@ static int turn_ms(const struct run *r)
  * and servers that have begun the steps end by themselves when nobody is left. */
 static bool awaits_servers(struct run *r)
 {
-	if (!place_has_servers(&r->place) || r->completed || r->l.failed_ns)
+	if (!place_has_servers(&r->place) || r->l.completed || r->l.failed_ns)
 		return false;
 	/* Server 0 has gone back, so the job is not complete, and waits for workers. */
 	if (r->l.opts.goes_back && r->l.known[0] && !r->l.at_steps[0])
@@ -549,7 +549,7 @@ static int conclude(struct run *r)
 			&r->l, r->input_error ? EXIT_INPUT : EXIT_JOB, text);
 	}
 	run_tell_losses(r);
-	if (!r->completed && place_has_servers(&r->place))
+	if (!r->l.completed && place_has_servers(&r->place))
 		launch_tell_unsaved(&r->l, r->dead_server);
 	if (r->l.out.json)
 		report_done(r);

@@ -43,7 +43,7 @@ bool run_awaits_worker(const struct run *r)
 	if (restart_is_pending(&r->l))
 		return true;
 	/* Server 0 will say that it goes back, unless the worker had finished. */
-	return r->last_taken && r->l.at_steps[0] && !r->completed && !r->l.failed_ns &&
+	return r->last_taken && r->l.at_steps[0] && !r->l.completed && !r->l.failed_ns &&
 	       !r->l.served_ns && !r->l.safe;
 }
 
@@ -97,13 +97,13 @@ static void give_up(struct run *r, const char *how)
 static bool others_wait(const struct run *r)
 {
 	return *r->fallen && is_back(r) && !r->l.failed_ns && !r->l.safe &&
-	       !r->completed && !r->l.aborted && !r->input_error;
+	       !r->l.completed && !r->l.aborted && !r->input_error;
 }
 
 /* True if the process was killed and the job goes on in place with another one. */
 static bool takes(struct run *r, const struct child *c)
 {
-	if (r->completed || r->l.aborted || !restart_takes(&r->l, c))
+	if (r->l.completed || r->l.aborted || !restart_takes(&r->l, c))
 		return false;
 	if (!*r->fallen && (!launch_is_worker(&r->l, c) || !launch_running(&r->l, true)))
 		supervise_describe(c, r->fallen, sizeof(r->fallen));
@@ -343,6 +343,6 @@ bool run_has_succeeded(const struct run *r)
 {
 	if (!place_has_servers(&r->place))
 		return r->succeeded && !r->l.failed_ns;
-	return r->succeeded && (r->completed || r->l.safe) &&
+	return r->succeeded && (r->l.completed || r->l.safe) &&
 	       (!r->l.failed_ns || r->blames_workers);
 }

@@ -27,7 +27,6 @@ struct run {
 	json_t *progress;   /* the last event "progress"; NULL: none yet */
 	json_int_t joined;  /* number of workers that have joined server 0 */
 	bool begun;         /* the steps have begun on server 0 */
-	bool completed;     /* server 0 says that the job was completed */
 	unsigned succeeded; /* number of workers that have ended with exit code 0 */
 	/* How the first worker has ended that did so before the steps, whatever its exit
 	 * code, and the time since when others wait for it in vain; 0: none do. */

@@ -600,6 +600,27 @@ static void test_a_server_that_has_a_follower_is_waited_for(void **state)
 	close_rig(&rig);
 }
 
+/* It was here before the connection broke, and so not started because of that. */
+static void test_a_process_that_waits_already_is_no_proof_of_a_loss(void **state)
+{
+	struct visitor worker, server, v;
+	struct server_peer *lost;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	visit(&rig, &v);
+	say(&v, of_1);
+	run_until(&rig, &v.again);
+	lost = others_find(rig.server, 1);
+	server_suspects(lost, -ECONNRESET);
+	v.again = false;
+	say(&v, of_1);
+	run_until(&rig, &v.again);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* A process that has been in the job may have it in memory. */
 static void test_a_process_that_has_begun_is_no_proof_of_a_loss(void **state)
 {
@@ -658,6 +679,7 @@ int main(void)
 			test_a_server_without_a_job_makes_room_when_its_follower_begins),
 		cmocka_unit_test(test_a_server_that_was_killed_is_not_waited_for),
 		cmocka_unit_test(test_a_server_that_has_a_follower_is_waited_for),
+		cmocka_unit_test(test_a_process_that_waits_already_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_process_that_has_begun_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
