@@ -282,6 +282,7 @@ static void take_progress(struct run *r, const struct child *c, json_t *event)
 {
 	json_decref(r->progress);
 	r->progress = json_deep_copy(event);
+	run_on_step(r, json_integer_value(json_object_get(event, "step")));
 	json_object_set_new(event, "who", json_string(c->name));
 	report(&r->l.out, c->name, json_incref(event));
 }

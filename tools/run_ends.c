@@ -47,11 +47,14 @@ bool run_awaits_worker(const struct run *r)
 	       !r->l.served_ns && !r->l.safe;
 }
 
-/* Forgets who was killed: that cannot be the cause if the job fails later. */
-static void forget_causes(struct run *r)
+void run_on_step(struct run *r, json_int_t step)
 {
-	*r->fallen = *r->cause = '\0';
-	r->last_taken = false;
+	if (step <= r->reached)
+		return;
+	r->reached = step;
+	/* Who was killed before cannot be the cause any more if the job fails. */
+	if (!is_back(r))
+		*r->fallen = '\0';
 }
 
 void run_take_begun(struct run *r, const struct child *c, const json_t *event)
@@ -79,8 +82,10 @@ void run_on_begun(struct launch *l)
 	struct run *r = l->sup.arg;
 
 	r->begun = l->begun;
-	if (l->opts.goes_back && !is_back(r) && l->went_back && !l->failed_ns)
-		forget_causes(r);
+	if (!l->opts.goes_back || is_back(r) || !l->went_back || l->failed_ns)
+		return;
+	*r->cause = '\0';
+	r->last_taken = false;
 }
 
 /* Fails the job: one more process has ended, as `how` says, and the others would wait for it in
@@ -93,11 +98,11 @@ static void give_up(struct run *r, const char *how)
 	launch_fail(&r->l);
 }
 
-/* True while the others wait for a process that was killed. */
-static bool others_wait(const struct run *r)
+/* True after a process was killed, until the job has made a step that it had not made before. */
+static bool goes_on_again(const struct run *r)
 {
-	return *r->fallen && is_back(r) && !r->l.failed_ns && !r->l.safe &&
-	       !r->l.completed && !r->l.aborted && !r->input_error;
+	return *r->fallen && !r->l.failed_ns && !r->l.safe && !r->l.completed &&
+	       !r->l.aborted && !r->input_error;
 }
 
 /* True if the process was killed and the job goes on in place with another one. */
@@ -177,7 +182,7 @@ static void on_exit_of_server(struct run *r, const struct child *c)
 	/* without workers, servers end with a failure */
 	if (is_well(c) || (run_all_workers_ended(r) && !r->l.safe))
 		return;
-	if (others_wait(r)) {
+	if (goes_on_again(r)) {
 		supervise_describe(c, how, sizeof(how));
 		give_up(r, *r->l.error ? r->l.error : how);
 		return;
@@ -195,7 +200,7 @@ static void on_exit_of_worker(struct run *r, const struct child *c)
 	char how[640];
 
 	r->last_taken = takes(r, c);
-	if (!r->last_taken && others_wait(r)) {
+	if (!r->last_taken && goes_on_again(r) && (is_back(r) || !is_well(c))) {
 		describe(r, c, how, sizeof(how));
 		give_up(r, how);
 	}

@@ -46,9 +46,10 @@ struct run {
 	/* That server was killed by a signal, or dead_server has the reason why the job cannot go
 	 * on in place after one that was killed. */
 	bool server_killed;
-	/* With l.opts.goes_back. fallen: how the first process was killed that the job waits for
-	 * since, to go on in place. last_taken: the last worker that has ended is one of these. */
+	/* With l.opts.goes_back. fallen: how the first process was killed since the job has made a
+	 * new step, more than `reached`. last_taken: the last worker that has ended is one of these. */
 	char fallen[160];
+	json_int_t reached;
 	bool last_taken;
 	/* A server reported an error when all workers had ended or were lost: one of them
 	 * is the cause, and those that still run, such as one that prints its traceback, may
@@ -69,6 +70,8 @@ uint64_t run_others_running(const struct run *r);
 bool run_all_workers_ended(const struct run *r);
 /* True if a worker is about to be started again without which the job cannot go on. */
 bool run_awaits_worker(const struct run *r);
+/* Server 0 says that this many steps were made. */
+void run_on_step(struct run *r, json_int_t step);
 /* Takes the event "begun" of a server. */
 void run_take_begun(struct run *r, const struct child *c, const json_t *event);
 /* The steps have begun on a server: on_begun() of struct launch. */

@@ -207,17 +207,21 @@ class Launched:
                                                  "--replicas", 2, "--snapshots", self.snapshots, "--snapshot-every", EVERY,
                                                  *more), "--json")
         self.servers, self.pids = range(servers), {}
+        self.hurt = 0  # number of events before a process was killed last
         self.complete(*self.servers)
 
     def complete(self, *wanted):
-        """Waits until these followers have all of their servers' shares."""
+        """Waits until these followers have all of their servers' shares, since a process was killed last."""
+        has_all = says("takes its place when that is lost")
         missing = {f"follower {index}" for index in wanted}
+        missing -= {e["who"] for e in self.running.events[self.hurt:] if has_all(e)}
         while missing:
-            missing.discard(self.running.wait_event(says("takes its place when that is lost"))["who"])
+            missing.discard(self.running.wait_event(has_all)["who"])
         self.pids = self.running.pids() | {k: v for k, v in self.pids.items() if k[0] == "server"}
 
     def kill(self, role, index):
         """Kills a process, and returns what is said of that."""
+        self.hurt = len(self.running.events)
         os.kill(self.pids[role, index], signal.SIGKILL)
         told = self.running.wait_event(is_event("restart"))
         assert told["who"] == f"{role} {index}", told
