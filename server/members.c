@@ -586,6 +586,32 @@ bool members_follower_waits(const struct tern_server *s)
 	return false;
 }
 
+/* A process comes as another server of the job: as a new one in its place, or, if it `stays`, as the
+ * one that it was. */
+static void take_place(
+	struct server_peer *p, uint32_t number, const char *address, bool stays)
+{
+	struct tern_server *s = p->server;
+	struct server_peer *first = find_newcomer(s, number);
+
+	if (first && p->has_begun && !first->has_begun && !s->running)
+		displace(first);
+	if (has_server(s, number)) {
+		guests_ask_later(p);
+		if (!p->has_begun)
+			maybe_lost(p, number);
+		return;
+	}
+	if (!know(p, number, address, stays) || stays)
+		return;
+	if (guests_may_note(s))
+		server_note(s, "server %u is at %s now", p->index, p->address);
+	tell_all(p);
+	if (number == 0 && s->to_zero && !s->running &&
+		strcmp(s->to_zero->zero, p->address) != 0)
+		start_again(s);
+}
+
 void members_on_address(struct server_peer *p, const json_t *message)
 {
 	struct tern_server *s = p->server;
@@ -593,8 +619,6 @@ void members_on_address(struct server_peer *p, const json_t *message)
 	const char *address = json_string_value(json_object_get(message, "address"));
 	json_int_t index = json_integer_value(number);
 	bool begun = json_is_true(json_object_get(message, "begun"));
-	bool stays = json_is_true(json_object_get(message, "stays"));
-	struct server_peer *first;
 
 	if (!json_is_integer(number) || index < 0 || index >= TERN_SERVERS_MAX ||
 		!address || !members_is_address(address)) {
@@ -632,24 +656,9 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			view_add(p);
 		return;
 	}
-	first = find_newcomer(s, (uint32_t)index);
-	if (first && begun && !first->has_begun && !s->running)
-		displace(first);
-	if (has_server(s, (uint32_t)index)) {
-		guests_ask_later(p);
-		if (!begun)
-			maybe_lost(p, (uint32_t)index);
-		return;
-	}
 	p->has_begun = begun;
-	if (!know(p, (uint32_t)index, address, stays) || stays)
-		return;
-	if (guests_may_note(s))
-		server_note(s, "server %u is at %s now", p->index, p->address);
-	tell_all(p);
-	if (index == 0 && s->to_zero && !s->running &&
-		strcmp(s->to_zero->zero, p->address) != 0)
-		start_again(s);
+	take_place(p, (uint32_t)index, address,
+		json_is_true(json_object_get(message, "stays")));
 }
 
 void members_left(struct server_peer *p)
