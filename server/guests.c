@@ -5,10 +5,11 @@
  * that guest, and leaves nothing behind.
  *
  * Bounds: a guest has GUEST_NS to join, anew after each "again", and is cut LEAVING_NS
- * after it was refused. A guest that reads a snapshot (store.c) has GUEST_NS anew from each piece on. A guest
- * that asks what the job does has GUEST_NS from its first question,
- * and "again" does not renew them. There are at most opts.guests_max guests: one more replaces
- * the oldest.
+ * after it was refused. A guest that reads a snapshot (store.c) has GUEST_NS from each
+ * piece on that is sent to it, and as long as the disk takes to read one. No message of it
+ * renews them, nor does "again", so it cannot hold pieces that it does not take. A guest
+ * that asks what the job does has GUEST_NS from its first question, and "again" does not
+ * renew them. There are at most opts.guests_max guests: one more replaces the oldest.
  *
  * Only the first join may be as long as the longest job (TERN_PS_JOB_TEXT_MAX), since
  * parsing it holds up the server. When the server has a job, a message may have little
@@ -121,7 +122,7 @@ static uint64_t time_left(const struct server_peer *p)
 }
 
 /* Asks a guest to send its message again, and gives it GUEST_NS for that, or what is left of
- * the time for its question. */
+ * the time for its question or its piece. */
 static void say_again(struct server_peer *p)
 {
 	p->asks_again = false;
@@ -138,6 +139,8 @@ void guests_asked(struct server_peer *p)
 
 void guests_stay(struct server_peer *p)
 {
+	p->takes_pieces = true;
+	p->question_until_ns = tern_now_ns(p->server->env) + GUEST_NS;
 	set_timer(p, GUEST_NS);
 }
 
@@ -155,8 +158,14 @@ static void time_is_up(struct tern_timer *timer)
 		return;
 	if (p->refused)
 		server_drop(p);
+	else if (store_reads(p))
+		set_timer(p, GUEST_NS); /* the disk is slow, not the guest */
 	else if (p->asks_again && time_left(p))
 		say_again(p);
+	else if (p->takes_pieces)
+		server_refuse_for_now(p,
+			"it has asked for no more of the snapshot within %llu s",
+			GUEST_NS / TERN_NS_PER_S);
 	else if (p->question_until_ns)
 		server_refuse(p,
 			"it is still connected %llu s after its question: expected the "

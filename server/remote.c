@@ -24,16 +24,18 @@ struct remote {
 	struct tern_talk talk;
 	struct tern_channel *data;
 	char address[TERN_ADDRESS_BYTES]; /* of server 0 */
-	bool hears;                       /* `address` is what a worker has said */
+	bool hears;                       /* `address` is what a worker has said last */
 	bool closing, gone;
 	bool rests;            /* nothing is to be read now: no connection is made */
 	bool said_unreachable; /* noted already */
+	bool said_refused;     /* noted already */
 	struct tern_timer timer;
 	bool told; /* server 0 has said with which snapshot it begins: `id`, step 0 for none */
 	struct tern_snapshot_id id;
 	/* The file that is being read, if `reading`: `have` of `all` bytes are here; all 0: its size
 	 * is not known yet. */
 	bool reading;
+	bool said_lost; /* it was noted that a piece of this file is asked for again */
 	uint32_t part;
 	uint64_t most, all, have;
 	char *file;
@@ -65,6 +67,18 @@ static void fail(struct remote *r, int status, const char *why)
 		resume_unread(r->server, status, why);
 }
 
+/* A piece was lost on its way: the connection is made anew, and the piece is asked for again. */
+static void lose_piece(struct remote *r, int status)
+{
+	if (!r->said_lost)
+		server_note(r->server,
+			"a piece of a snapshot has not come from server 0 at %s: %s: it "
+			"is asked for again",
+			r->address, tern_status_text(status));
+	r->said_lost = true;
+	hang_up(r);
+}
+
 static void ask(struct remote *r)
 {
 	if (!r->told)
@@ -87,7 +101,7 @@ void remote_read(struct tern_server *s, uint32_t part, uint64_t bytes)
 	r->part = part;
 	r->most = bytes;
 	r->all = r->have = 0;
-	r->rests = false;
+	r->rests = r->said_lost = false;
 	if (r->gone)
 		dial_later(r);
 	else if (!r->closing)
@@ -101,7 +115,9 @@ static void got(struct tern_req *req)
 	struct remote *r = tern_container_of(req, struct remote, req);
 	struct tern_server *s = r->server;
 	uint64_t bytes = req->bytes;
-	bool good = req->status == 0 && bytes == r->buf.bytes && !s->over;
+	bool came = req->status == 0 || req->status == -EMSGSIZE;
+	bool good = req->status == 0 && req->shape.dtype == TERN_U8 &&
+		    bytes == r->buf.bytes && !s->over;
 
 	r->receiving = false;
 	if (good)
@@ -109,8 +125,12 @@ static void got(struct tern_req *req)
 	tern_pool_put(s->pieces, &r->buf);
 	if (s->over)
 		return;
+	if (!came) {
+		lose_piece(r, req->status);
+		return;
+	}
 	if (!good) {
-		hang_up(r); /* made anew, and asked for the piece again */
+		fail(r, -EPROTO, "a piece has another size or type than it said");
 		return;
 	}
 	r->have += bytes;
@@ -148,9 +168,14 @@ static bool takes(struct remote *r, json_int_t at, json_int_t bytes, json_int_t 
 
 static void on_piece(struct remote *r, const json_t *message)
 {
+	const char *why = json_string_value(json_object_get(message, "text"));
 	json_int_t at = -1, bytes = 0, all = 0;
 	int status;
 
+	if (why && r->reading && !r->receiving) {
+		fail(r, -EIO, why);
+		return;
+	}
 	json_unpack((json_t *)(uintptr_t)message, "{s:I, s:I, s:I}", "at", &at, "bytes",
 		&bytes, "all", &all);
 	if (!takes(r, at, bytes, all))
@@ -167,7 +192,7 @@ static void on_piece(struct remote *r, const json_t *message)
 	if (status == 0)
 		return;
 	tern_pool_put(r->server->pieces, &r->buf);
-	hang_up(r);
+	lose_piece(r, status);
 }
 
 /* ---- what server 0 says ---- */
@@ -193,24 +218,34 @@ static void on_begins(struct remote *r, const json_t *message)
 	}
 }
 
-/* An operator has ended the job. */
-static void on_abort(struct remote *r, const json_t *message)
+/* True if workers name another address of server 0 than the option: one of the two is old, and
+ * another process may listen there. */
+static bool has_two_addresses(const struct tern_server *s)
 {
-	const char *text = json_string_value(json_object_get(message, "text"));
-	struct tern_server *s = r->server;
-
-	if (s->over || !json_is_true(json_object_get(message, "final")))
-		return;
-	s->by_operator = true;
-	server_fail(s, -ECANCELED, "%s", text ? text : "no reason given");
+	return *s->heard_zero && strcmp(s->heard_zero, s->opts.snapshots.via) != 0;
 }
 
+/* A refusal while nothing is being read ends nothing: this server was silent for too long. */
 static void on_refused(struct remote *r, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
+	bool later = json_is_true(json_object_get(message, "later"));
 
-	if (!json_is_true(json_object_get(message, "later")))
-		fail(r, -EINVAL, text ? text : "it gives no reason");
+	if (!text)
+		text = "it gives no reason";
+	if (!later && (!r->told || r->reading) && !has_two_addresses(r->server)) {
+		fail(r, -EINVAL, text);
+		return;
+	}
+	if (!later && !r->said_refused && has_two_addresses(r->server)) {
+		server_note(r->server,
+			"%s does not answer as server 0: %s: this server goes on trying "
+			"%s and %s",
+			r->address, text, r->server->opts.snapshots.via,
+			r->server->heard_zero);
+		r->said_refused = true;
+	}
+	hang_up(r);
 }
 
 static void heard(struct tern_talk *talk, const json_t *message)
@@ -226,8 +261,6 @@ static void heard(struct tern_talk *talk, const json_t *message)
 		on_piece(r, message);
 	else if (strcmp(type, "again") == 0)
 		ask(r);
-	else if (strcmp(type, "abort") == 0)
-		on_abort(r, message);
 	else if (strcmp(type, "refused") == 0)
 		on_refused(r, message);
 }
@@ -269,8 +302,8 @@ static void dial(struct remote *r)
 	char name[32];
 	int status;
 
-	/* A worker may have an old address: both are tried in turns. */
-	r->hears = !r->hears && *s->heard_zero;
+	/* Either address may be an old one: both are tried in turns. */
+	r->hears = !r->hears && has_two_addresses(s);
 	snprintf(r->address, sizeof(r->address), "%s",
 		r->hears ? s->heard_zero : s->opts.snapshots.via);
 	snprintf(name, sizeof(name), "server %u", s->opts.index);
@@ -318,6 +351,11 @@ void remote_hear_zero(struct tern_server *s, const json_t *join)
 		snprintf(s->heard_zero, sizeof(s->heard_zero), "%s", zero);
 }
 
+const char *remote_address(const struct tern_server *s)
+{
+	return s->remote->address;
+}
+
 /* ---- birth and death ---- */
 
 int remote_ask(struct tern_server *s)
@@ -329,7 +367,8 @@ int remote_ask(struct tern_server *s)
 	s->remote = r;
 	r->server = s;
 	r->timer.fire = dial_again;
-	dial(r);
+	/* Not yet, since the server may still fail to be made. */
+	tern_timer_set(s->opts.ctx, &r->timer, tern_now_ns(s->env));
 	return 0;
 }
 
@@ -339,6 +378,8 @@ void remote_rest(struct tern_server *s)
 
 	if (!r)
 		return;
+	if (!r->rests)
+		r->hears = !r->hears; /* dial() toggles it: server 0 has answered here */
 	r->rests = true;
 	tern_timer_clear(s->opts.ctx, &r->timer);
 	hang_up(r);

@@ -92,10 +92,10 @@ static void sent(struct tern_req *req)
 		return;
 	if (req->status < 0)
 		tern_talk_failed(&s->to_zero->talk, req->status);
-	else if (!p->waits)
-		send_next(k);
-	else if (p->out_count == 0)
+	else if (p->waits && p->out_count == 0)
 		announce(p);
+	else if (p->awaited) /* else n->iov is gone, or is that of the next snapshot */
+		send_next(k);
 }
 
 static void send_next(struct remote_piece *k)

@@ -132,7 +132,7 @@ void resume_unread(struct tern_server *s, int status, const char *why)
 {
 	s->stats.misused = status == -EINVAL;
 	server_fail(s, status == -EINVAL ? status : or_again(s, status),
-		"--snapshots-via %s: %s", s->opts.snapshots.via, why);
+		"--snapshots-via %s: %s", remote_address(s), why);
 }
 
 void resume_told(struct tern_server *s, struct tern_snapshot_id id)
@@ -168,6 +168,7 @@ static void take_manifest(struct resume *r, const void *data, size_t bytes)
 			*search->why.text ? search->why.text : "no memory");
 	else
 		begin_with(r);
+	remote_rest(r->server);
 }
 
 bool resume_is_searching(const struct tern_server *s)

@@ -513,6 +513,7 @@ int tern_server_new(const struct tern_server_opts *opts, struct tern_server **ou
 		tern_listener_free(s->listener);
 		members_fini(s);
 		resume_fini(s);
+		remote_end(s);
 		remote_fini(s);
 		blobs_fini(s);
 		tern_pool_free(s->talk_pool);

@@ -81,9 +81,10 @@ struct server_peer {
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool asks_again;               /* guest_timer asks the guest to join again */
 	bool has_status;               /* status.c: this guest's question was answered */
-	uint64_t
-		question_until_ns; /* guests.c: end of the time for it; 0: none was asked */
-	bool lost;                 /* the job continues without this worker */
+	bool takes_pieces; /* store.c: a piece of a snapshot was sent to this guest */
+	/* guests.c: end of the time for this guest's question, or for its piece; 0: neither. */
+	uint64_t question_until_ns;
+	bool lost; /* the job continues without this worker */
 	/* leaving.c: the worker was asked to end; server 0 has allowed it to end. */
 	bool leaving, may_go;
 	/* Answers of the worker to the last roll call of leaving.c. */
@@ -614,7 +615,8 @@ void guests_init(struct tern_server *s);
 /* True if a note about a guest may be logged: the rate of these notes is limited. */
 bool guests_may_note(struct tern_server *s);
 void guests_end(struct tern_server *s); /* called when the server ends */
-/* A guest that reads a snapshot has said something: its time begins anew. */
+/* A piece of a snapshot is sent to the guest: its time begins anew, and guests_ask_later() does not
+ * renew it. */
 void guests_stay(struct server_peer *p);
 void guests_enter(struct server_peer *p); /* p was accepted, and is a guest now */
 void guests_leave(struct server_peer *p); /* p has joined the job: a guest no more */

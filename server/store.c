@@ -110,10 +110,16 @@ static void say_begins(struct server_peer *guest)
 void store_on_begins(struct server_peer *guest, const json_t *message)
 {
 	(void)message;
-	if (!may_answer(guest))
-		return;
-	guests_stay(guest);
-	say_begins(guest);
+	if (may_answer(guest))
+		say_begins(guest);
+}
+
+bool store_reads(const struct server_peer *guest)
+{
+	bool reads;
+
+	count_of(guest, &reads);
+	return reads;
 }
 
 static uint64_t piece_key(void)
@@ -126,26 +132,42 @@ static void sent(struct tern_req *req)
 	drop(tern_container_of(req, struct reading, req));
 }
 
-/* The piece is in memory: sends it. Negative errno. */
-static int send(struct reading *r)
+/* Says why the piece cannot be read. The guest does not ask again, as if it had read the directory
+ * itself. */
+static void give_up(struct reading *r, const char *why)
 {
-	struct tern_tensor tensor;
-	int status = tern_pool_get(r->server->pieces, r->op.bytes, &r->buf);
+	char text[300];
 
-	if (status < 0)
-		return status;
+	snprintf(text, sizeof(text), "%.200s: %s", r->path ? r->path : "a part", why);
+	tern_talk_say(&r->guest->talk,
+		json_pack("{s:s, s:o}", "type", "piece", "text", tern_talk_text(text)));
+	drop(r);
+}
+
+/* The piece is in memory, and its buffer: sends it. */
+static void send(struct reading *r)
+{
+	struct server_peer *guest = r->guest;
+	struct tern_tensor tensor;
+	int status;
+
 	memcpy(tern_buf_ptr(&r->buf), r->op.data, r->op.bytes);
 	free(TERN_TAKE(r->op.data));
 	tensor = (struct tern_tensor){
 		.buf = r->buf, .shape = tern_shape_1d(TERN_U8, r->op.bytes)};
-	tern_talk_say(&r->guest->talk,
+	guests_stay(guest);
+	tern_talk_say(&guest->talk,
 		json_pack("{s:s, s:I, s:I, s:I}", "type", "piece", "at",
 			(json_int_t)r->op.at, "bytes", (json_int_t)r->op.bytes, "all",
 			(json_int_t)r->op.all));
 	r->req.done = sent;
 	r->sending = true;
-	return tern_send(
-		r->guest->data, &r->req, piece_key(), r->op.at, &tensor, NULL, 0);
+	status = tern_send(guest->data, &r->req, piece_key(), r->op.at, &tensor, NULL, 0);
+	if (status == 0)
+		return;
+	server_refuse_for_now(
+		guest, "a piece cannot be sent: %s", tern_status_text(status));
+	drop(r);
 }
 
 static void read_piece(struct tern_file_op *op)
@@ -161,12 +183,12 @@ static void read_piece(struct tern_file_op *op)
 	if (status == 0 && op->bytes == 0)
 		status = -ERANGE; /* the place is behind the end */
 	if (status == 0)
-		status = send(r);
+		status = tern_pool_get(r->server->pieces, op->bytes, &r->buf);
 	if (status == 0)
-		return;
-	server_refuse(guest, "%.200s: %s", r->path,
-		status == -ERANGE ? "it has no more bytes" : tern_status_text(status));
-	drop(r);
+		send(r);
+	else
+		give_up(r, status == -ERANGE ? "it has no more bytes"
+					     : tern_status_text(status));
 }
 
 static void start(struct server_peer *guest, uint32_t part, uint64_t at)
@@ -192,10 +214,8 @@ static void start(struct server_peer *guest, uint32_t part, uint64_t at)
 		.done = read_piece};
 	if (r->path)
 		status = tern_env_file(s->env, &r->op);
-	if (status == 0)
-		return;
-	server_refuse_for_now(guest, "a snapshot cannot be read: %s", strerror(-status));
-	drop(r);
+	if (status < 0)
+		give_up(r, strerror(-status));
 }
 
 void store_on_read(struct server_peer *guest, const json_t *message)
@@ -217,7 +237,6 @@ void store_on_read(struct server_peer *guest, const json_t *message)
 				     "place, and one piece at a time");
 		return;
 	}
-	guests_stay(guest);
 	if (!found || (uint64_t)step != found->id.step || number != found->id.number)
 		say_begins(guest);
 	else if (part >= found->part_count)

@@ -15,7 +15,8 @@
  *                           <--   "begins", with the step and number of the snapshot; "again"
  *     "read", with a part and a place in it
  *                           -->
- *                           <--   "piece", with its size and that of the file; and the tensor (u8)
+ *                           <--   "piece", with its size and that of the file; and the tensor (u8).
+ *                                 Or "piece" with "text": why it cannot be read
  *
  * A part is sent over the connection between two servers of a job:
  *
@@ -41,6 +42,8 @@
 /* store.c */
 void store_on_begins(struct server_peer *guest, const json_t *message);
 void store_on_read(struct server_peer *guest, const json_t *message);
+/* True while a piece for this guest is read from the disk. */
+bool store_reads(const struct server_peer *guest);
 void store_left(const struct server_peer *guest); /* the guest is freed */
 void store_fini(struct tern_server *s);
 
@@ -60,8 +63,11 @@ int remote_ask(struct tern_server *s);
 void remote_read(struct tern_server *s, uint32_t part, uint64_t bytes);
 /* A worker joins, and says where server 0 is. That may have moved since this server was started. */
 void remote_hear_zero(struct tern_server *s, const json_t *join);
-/* All is read. A server that forgets its job before the steps loads the snapshot again later. */
+/* Nothing is to be read now: hangs up, and remote_read() connects again. A server that waits for its job
+ * would only be a silent guest. */
 void remote_rest(struct tern_server *s);
+/* The address of server 0 that was tried last. */
+const char *remote_address(const struct tern_server *s);
 void remote_end(struct tern_server *s); /* the server has ended */
 void remote_fini(struct tern_server *s);
 

@@ -210,9 +210,11 @@ static void got(struct tern_req *req)
 		tern_talk_failed(&p->from->talk, req->status);
 		return;
 	}
-	if (req->status < 0 || req->bytes != bytes) {
-		server_refuse(p->from, "a piece of its part has another size than %llu",
-			(unsigned long long)bytes);
+	if (req->status < 0 || req->bytes != bytes || req->shape.dtype != TERN_U8) {
+		server_refuse(p->from,
+			"a piece of its part has %llu bytes, %s: expected %llu bytes, %s",
+			(unsigned long long)req->bytes, tern_dtype_name(req->shape.dtype),
+			(unsigned long long)bytes, tern_dtype_name(TERN_U8));
 		return;
 	}
 	tern_digest_add(&p->stream, tern_buf_ptr(buf_of(p, p->received)), bytes);
@@ -277,7 +279,7 @@ static void begin(struct server_peer *from, const struct store_part *announced)
 	if (!p)
 		p = n->arriving[from->index] = malloc(sizeof(*p));
 	if (!p) {
-		server_refuse(from, "there is no memory for its part");
+		say(announced, false, "server 0: no memory");
 		return;
 	}
 	*p = *announced;

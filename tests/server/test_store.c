@@ -143,8 +143,10 @@ static struct {
 	unsigned char bytes[3 * PIECE + 7];
 } part;
 
-/* Sends a part of four pieces, the last one with `more` bytes too many, and waits until `flag` is set. */
-static void send_part(struct pair *p, unsigned more, const bool *flag)
+/* Sends a part of four pieces, the last one of this type and with `more` bytes too many, and waits until
+ * `flag` is set. */
+static void send_part(
+	struct pair *p, enum tern_dtype last, unsigned more, const bool *flag)
 {
 	uint64_t number = p->rig.server->snapshots->id.number;
 	struct tern_channel *data;
@@ -154,7 +156,8 @@ static void send_part(struct pair *p, unsigned more, const bool *flag)
 		tern_channel_open(p->second.peer, TERN_PS_CHANNEL_DATA, &data), 0);
 	for (unsigned i = 0; i < 4; i++) {
 		size_t bytes = i < 3 ? PIECE : 7 + more;
-		struct tern_tensor t = {.shape = tern_shape_1d(TERN_U8, bytes)};
+		struct tern_tensor t = {
+			.shape = tern_shape_1d(i < 3 ? TERN_U8 : last, bytes)};
 
 		assert_int_equal(tern_pool_get(p->rig.pool, bytes, &part.bufs[i]), 0);
 		memcpy(tern_buf_ptr(&part.bufs[i]), part.bytes + (size_t)PIECE * i,
@@ -191,7 +194,7 @@ static void test_a_part_is_written_as_it_was_sent(void **state)
 	(void)state;
 	open_pair(&p);
 	announce(&p, 0);
-	send_part(&p, 0, &heard.ended);
+	send_part(&p, TERN_U8, 0, &heard.ended);
 	assert_string_equal(heard.text, "");
 	op.path = tern_snapshot_path(p.directory,
 		tern_snapshot_part_name(p.rig.server->snapshots->id, 1).text);
@@ -211,22 +214,28 @@ static void test_a_part_with_another_digest_is_not_kept(void **state)
 	(void)state;
 	open_pair(&p);
 	announce(&p, 1);
-	send_part(&p, 0, &heard.ended);
+	send_part(&p, TERN_U8, 0, &heard.ended);
 	assert_non_null(strstr(heard.text, "its digest is"));
 	assert_false(p.second.refused);
 	assert_int_equal(close_pair(&p), 0);
 }
 
-static void test_a_piece_of_another_size_ends_the_connection(void **state)
+static void test_a_piece_of_another_size_or_type_ends_the_connection(void **state)
 {
-	struct pair p;
+	static const char *const whys[] = {"has 7 bytes, i8: expected 7 bytes, u8",
+		"has 8 bytes, u8: expected 7 bytes, u8"};
 
 	(void)state;
-	open_pair(&p);
-	announce(&p, 0);
-	send_part(&p, 1, &p.second.refused);
-	assert_non_null(strstr(p.second.text, "another size than 7"));
-	close_pair(&p);
+	for (unsigned more = 0; more < 2; more++) {
+		struct pair p;
+
+		open_pair(&p);
+		announce(&p, 0);
+		send_part(&p, more ? TERN_U8 : TERN_I8, more, &p.second.refused);
+		if (!strstr(p.second.text, whys[more]))
+			fail_msg("%s", p.second.text);
+		close_pair(&p);
+	}
 }
 
 static void test_a_directory_that_is_gone_costs_the_part_only(void **state)
@@ -237,7 +246,7 @@ static void test_a_directory_that_is_gone_costs_the_part_only(void **state)
 	open_pair(&p);
 	assert_int_equal(rmdir(p.directory), 0);
 	announce(&p, 0);
-	send_part(&p, 0, &heard.ended);
+	send_part(&p, TERN_U8, 0, &heard.ended);
 	assert_non_null(strstr(heard.text, strerror(ENOENT)));
 	assert_false(p.second.refused);
 	close_rig(&p.rig);
@@ -301,15 +310,196 @@ static void test_a_guest_that_asks_wrongly_is_refused(void **state)
 	check_guest("{\"type\":\"part\"}", "nowhere", "\"part\"");
 }
 
+/* Server 0 that begins with a snapshot of one part. */
+struct found {
+	struct rig rig;
+	char directory[64];
+	char *manifest, *part;
+};
+
+static const struct tern_snapshot_id found_id = {.step = 7, .number = 1};
+
+static void write_file(const char *path, const void *data, size_t bytes)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void write_snapshot(struct found *f)
+{
+	struct tern_snapshot_part parts[1] = {{.bytes = sizeof(part.bytes),
+		.digest = tern_digest(part.bytes, sizeof(part.bytes))}};
+	struct tern_snapshot snapshot = {.id = found_id, .parts = parts};
+	json_t *object = job_of(&f->rig, &sync_job, 1, ELEMENTS, 1);
+	struct tern_ps_text why;
+	struct tern_plan plan;
+	char *text;
+
+	assert_int_equal(tern_ps_job_read(object, &snapshot.job, &why), 0);
+	assert_int_equal(tern_plan_init(&plan, &snapshot.job), 0);
+	text = tern_snapshot_encode(&snapshot, &plan);
+	assert_non_null(text);
+	write_file(f->manifest, text, strlen(text));
+	write_file(f->part, part.bytes, sizeof(part.bytes));
+	free(text);
+	tern_plan_fini(&plan);
+	tern_ps_job_fini(&snapshot.job);
+	json_decref(object);
+}
+
+static void open_found(struct found *f)
+{
+	strcpy(f->directory, "/tmp/tern-store-XXXXXX");
+	assert_non_null(mkdtemp(f->directory));
+	f->manifest = tern_snapshot_path(
+		f->directory, tern_snapshot_manifest_name(found_id).text);
+	f->part = tern_snapshot_path(
+		f->directory, tern_snapshot_part_name(found_id, 0).text);
+	open_rig(&f->rig);
+	write_snapshot(f);
+	f->rig.server->opts.snapshots.directory = f->directory;
+	f->rig.server->opts.snapshots.piece_bytes = PIECE;
+	f->rig.server->opts.resume = f->directory;
+	assert_int_equal(resume_init(f->rig.server), 0);
+	while (resume_is_searching(f->rig.server) && !f->rig.server->over)
+		step(&f->rig);
+	assert_false(f->rig.server->over);
+}
+
+static void close_found(struct found *f)
+{
+	close_rig(&f->rig);
+	unlink(f->manifest);
+	unlink(f->part);
+	assert_int_equal(rmdir(f->directory), 0);
+	free(f->manifest);
+	free(f->part);
+}
+
+static struct { /* what a guest that reads has heard */
+	bool piece, later;
+	char text[300]; /* of the piece: why there is none */
+} guest;
+
+static void hear_piece(struct tern_talk *talk, const json_t *message)
+{
+	const char *text = json_string_value(json_object_get(message, "text"));
+
+	if (strcmp(tern_talk_type(message), "piece") == 0) {
+		guest.piece = true;
+		snprintf(guest.text, sizeof(guest.text), "%s", text ? text : "");
+		return;
+	}
+	guest.later = json_is_true(json_object_get(message, "later"));
+	heard_else(talk, message);
+}
+
+static void read_part(struct rig *rig, struct visitor *v)
+{
+	memset(&guest, 0, sizeof(guest));
+	visit(rig, v);
+	heard_else = v->talk.heard;
+	v->talk.heard = hear_piece;
+	tern_talk_say(&v->talk, json_pack("{s:s, s:i, s:i, s:i, s:i}", "type", "read",
+					"step", 7, "number", 1, "part", 0, "at", 0));
+	run_until(rig, &guest.piece);
+}
+
+static void test_a_guest_that_takes_no_piece_is_sent_away_for_now(void **state)
+{
+	struct found f;
+	struct visitor v;
+	uint64_t until_ns;
+
+	(void)state;
+	open_found(&f);
+	read_part(&f.rig, &v);
+	assert_string_equal(guest.text, "");
+	until_ns = newest(&f.rig)->question_until_ns;
+	tern_talk_say(&v.talk, json_pack("{s:s}", "type", "begins"));
+	for (unsigned i = 0; i < 1000; i++)
+		step(&f.rig);
+	assert_true(newest(&f.rig)->question_until_ns == until_ns);
+	tern_timer_set(f.rig.at.ctx, &newest(&f.rig)->guest_timer, 0);
+	run_until(&f.rig, &v.refused);
+	assert_non_null(strstr(v.text, "no more of the snapshot within 30 s"));
+	assert_true(guest.later);
+	close_found(&f);
+}
+
+static void test_a_guest_hears_why_a_part_cannot_be_read(void **state)
+{
+	struct found f;
+	struct visitor v;
+
+	(void)state;
+	open_found(&f);
+	assert_int_equal(unlink(f.part), 0);
+	read_part(&f.rig, &v);
+	assert_non_null(strstr(guest.text, strerror(ENOENT)));
+	assert_int_equal(f.rig.server->reading_count, 0);
+	assert_false(v.refused);
+	close_found(&f);
+}
+
+/* A server that waits for its job is not connected to server 0, where it would be a silent guest. */
+static void test_a_server_hangs_up_when_it_has_the_manifest(void **state)
+{
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	struct rig other;
+	struct found f;
+
+	(void)state;
+	open_found(&f);
+	open_rig(&other);
+	other.server->opts.index = 1;
+	other.server->opts.snapshots.via = tern_server_address(f.rig.server);
+	assert_int_equal(resume_init(other.server), 0);
+	while ((resume_is_searching(other.server) ||
+		       !tern_list_empty(&f.rig.server->peers)) &&
+		tern_clock_ns() < limit) {
+		step(&f.rig);
+		step(&other);
+	}
+	assert_false(other.server->over);
+	assert_true(tern_snapshot_compare(resume_found(other.server)->id, found_id) == 0);
+	assert_true(tern_list_empty(&f.rig.server->peers));
+	close_rig(&other);
+	close_found(&f);
+}
+
 /* ---- a server without a directory, and a visitor that is server 0 ---- */
 
 static struct { /* the visitor */
 	struct tern_listener *listener;
+	struct tern_peer *peer;
 	struct tern_talk talk;
 	const char *begins, *piece; /* its answers */
+	struct tern_shape sends;    /* with `piece`; rank 0: no tensor */
+	struct tern_req req;
+	struct tern_buf buf;
 	struct tern_pool *pool;
 	struct tern_context *ctx;
 } zero;
+
+static void zero_sends(void)
+{
+	struct tern_tensor t = {.shape = zero.sends};
+	struct tern_channel *data;
+	uint64_t bytes;
+
+	assert_int_equal(tern_shape_bytes(&zero.sends, &bytes), 0);
+	assert_int_equal(tern_channel_open(zero.peer, TERN_PS_CHANNEL_DATA, &data), 0);
+	assert_int_equal(tern_pool_get(zero.pool, bytes, &zero.buf), 0);
+	memset(tern_buf_ptr(&zero.buf), 0, bytes);
+	t.buf = zero.buf;
+	zero.req = (struct tern_req){0};
+	assert_int_equal(
+		tern_send(data, &zero.req, tern_key("snapshot/read"), 0, &t, NULL, 0), 0);
+}
 
 static void zero_heard(struct tern_talk *talk, const json_t *message)
 {
@@ -317,8 +507,11 @@ static void zero_heard(struct tern_talk *talk, const json_t *message)
 
 	if (strcmp(type, "begins") == 0)
 		tern_talk_say(talk, json_loads(zero.begins, 0, NULL));
-	else if (strcmp(type, "read") == 0)
-		tern_talk_say(talk, json_loads(zero.piece, 0, NULL));
+	if (strcmp(type, "read") != 0)
+		return;
+	tern_talk_say(talk, json_loads(zero.piece, 0, NULL));
+	if (zero.sends.rank)
+		zero_sends();
 }
 
 static void zero_broken(struct tern_talk *talk, int status)
@@ -330,6 +523,7 @@ static void zero_broken(struct tern_talk *talk, int status)
 static void zero_accepts(struct tern_peer *peer, void *arg)
 {
 	(void)arg;
+	zero.peer = peer;
 	zero.talk = (struct tern_talk){.ctx = zero.ctx,
 		.pool = zero.pool,
 		.heard = zero_heard,
@@ -370,6 +564,8 @@ static void test_wrong_answers_of_server_0_end_the_server(void **state)
 		{"{\"type\":\"piece\",\"at\":0,\"bytes\":1,\"all\":1}", "",
 			"not asked for"},
 		{"{\"type\":\"refused\",\"text\":\"so\"}", "", "so"},
+		{BEGINS, "{\"type\":\"piece\",\"text\":\"the disk is old\"}",
+			"the disk is old"},
 		{BEGINS, "{\"type\":\"begins\",\"step\":8,\"number\":1}",
 			"another snapshot"},
 		{BEGINS, "{\"type\":\"piece\"}", "not asked for"},
@@ -388,15 +584,53 @@ static void test_wrong_answers_of_server_0_end_the_server(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(cases); i++) {
+		bool is_refusal = strstr(cases[i].begins, "refused") != NULL;
 		struct rig rig;
 
 		ask(&rig, cases[i].begins, cases[i].piece);
 		run_until(&rig, &rig.server->over);
 		if (!strstr(rig.server->text, cases[i].why) ||
-			!strstr(rig.server->text, "--snapshots-via"))
+			!strstr(rig.server->text, "--snapshots-via") ||
+			rig.server->stats.misused != is_refusal)
 			fail_msg("case %zu: %s", i, rig.server->text);
 		close_rig(&rig);
 	}
+}
+
+static void test_a_wrong_piece_of_server_0_ends_the_server(void **state)
+{
+	const struct tern_shape shapes[] = {tern_shape_1d(TERN_U8, 3),
+		tern_shape_1d(TERN_U8, 5), tern_shape_1d(TERN_F32, 1)};
+
+	(void)state;
+	for (size_t i = 0; i < TERN_ARRAY_SIZE(shapes); i++) {
+		struct rig rig;
+
+		zero.sends = shapes[i];
+		ask(&rig, BEGINS, "{\"type\":\"piece\",\"at\":0,\"bytes\":4,\"all\":8}");
+		run_until(&rig, &rig.server->over);
+		assert_non_null(strstr(rig.server->text, "another size or type"));
+		tern_pool_put(zero.pool, &zero.buf);
+		close_rig(&rig);
+	}
+	zero.sends = (struct tern_shape){.rank = 0};
+}
+
+/* Another process may listen where server 0 was, or a worker may name an old address. */
+static void test_a_refusal_at_one_of_two_addresses_ends_nothing(void **state)
+{
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	struct rig rig;
+
+	(void)state;
+	ask(&rig, "{\"type\":\"refused\",\"text\":\"this is server 2\"}", "");
+	strcpy(rig.server->heard_zero, "tcp://127.0.0.1:9");
+	while (!strstr(rig.noted, "does not answer as server 0: this is server 2") &&
+		!rig.server->over && tern_clock_ns() < limit)
+		step(&rig);
+	assert_false(rig.server->over);
+	assert_non_null(strstr(rig.noted, "does not answer as server 0"));
+	close_rig(&rig);
 }
 
 /* A worker cannot make a server the first one of a job that has no directory. */
@@ -420,11 +654,17 @@ int main(void)
 		cmocka_unit_test(test_a_part_that_was_not_asked_for_is_refused),
 		cmocka_unit_test(test_a_part_is_written_as_it_was_sent),
 		cmocka_unit_test(test_a_part_with_another_digest_is_not_kept),
-		cmocka_unit_test(test_a_piece_of_another_size_ends_the_connection),
+		cmocka_unit_test(
+			test_a_piece_of_another_size_or_type_ends_the_connection),
 		cmocka_unit_test(test_a_directory_that_is_gone_costs_the_part_only),
 		cmocka_unit_test(test_a_report_of_a_part_that_is_not_here_is_refused),
 		cmocka_unit_test(test_a_guest_that_asks_wrongly_is_refused),
+		cmocka_unit_test(test_a_guest_that_takes_no_piece_is_sent_away_for_now),
+		cmocka_unit_test(test_a_guest_hears_why_a_part_cannot_be_read),
+		cmocka_unit_test(test_a_server_hangs_up_when_it_has_the_manifest),
 		cmocka_unit_test(test_wrong_answers_of_server_0_end_the_server),
+		cmocka_unit_test(test_a_wrong_piece_of_server_0_ends_the_server),
+		cmocka_unit_test(test_a_refusal_at_one_of_two_addresses_ends_nothing),
 		cmocka_unit_test(test_a_server_without_a_directory_is_not_server_0),
 	};
 
