@@ -397,7 +397,7 @@ static void hear_piece(struct tern_talk *talk, const json_t *message)
 	heard_else(talk, message);
 }
 
-static void read_part(struct rig *rig, struct visitor *v)
+static void say_read(struct rig *rig, struct visitor *v)
 {
 	memset(&guest, 0, sizeof(guest));
 	visit(rig, v);
@@ -405,6 +405,11 @@ static void read_part(struct rig *rig, struct visitor *v)
 	v->talk.heard = hear_piece;
 	tern_talk_say(&v->talk, json_pack("{s:s, s:i, s:i, s:i, s:i}", "type", "read",
 					"step", 7, "number", 1, "part", 0, "at", 0));
+}
+
+static void read_part(struct rig *rig, struct visitor *v)
+{
+	say_read(rig, v);
 	run_until(rig, &guest.piece);
 }
 
@@ -427,6 +432,45 @@ static void test_a_guest_that_takes_no_piece_is_sent_away_for_now(void **state)
 	run_until(&f.rig, &v.refused);
 	assert_non_null(strstr(v.text, "no more of the snapshot within 30 s"));
 	assert_true(guest.later);
+	close_found(&f);
+}
+
+static struct { /* a disk that stands still */
+	struct tern_file_op *op;
+	bool asked;
+} disk;
+
+static int stand_still(struct tern_env *env, struct tern_file_op *op)
+{
+	(void)env;
+	disk.op = op;
+	disk.asked = true;
+	return 0;
+}
+
+static void test_a_guest_is_not_sent_away_while_the_disk_stands_still(void **state)
+{
+	const struct tern_env_ops *ops;
+	struct tern_env_ops still;
+	struct found f;
+	struct visitor v;
+
+	(void)state;
+	open_found(&f);
+	ops = f.rig.at.env->ops;
+	still = *ops;
+	still.file = stand_still;
+	f.rig.at.env->ops = &still;
+	say_read(&f.rig, &v);
+	run_until(&f.rig, &disk.asked);
+	tern_timer_set(f.rig.at.ctx, &newest(&f.rig)->guest_timer, 0);
+	for (unsigned i = 0; i < 1000; i++)
+		step(&f.rig);
+	assert_false(v.refused);
+	f.rig.at.env->ops = ops;
+	assert_int_equal(tern_env_file(f.rig.at.env, disk.op), 0);
+	run_until(&f.rig, &guest.piece);
+	assert_string_equal(guest.text, "");
 	close_found(&f);
 }
 
@@ -660,6 +704,8 @@ int main(void)
 		cmocka_unit_test(test_a_report_of_a_part_that_is_not_here_is_refused),
 		cmocka_unit_test(test_a_guest_that_asks_wrongly_is_refused),
 		cmocka_unit_test(test_a_guest_that_takes_no_piece_is_sent_away_for_now),
+		cmocka_unit_test(
+			test_a_guest_is_not_sent_away_while_the_disk_stands_still),
 		cmocka_unit_test(test_a_guest_hears_why_a_part_cannot_be_read),
 		cmocka_unit_test(test_a_server_hangs_up_when_it_has_the_manifest),
 		cmocka_unit_test(test_wrong_answers_of_server_0_end_the_server),
