@@ -116,6 +116,7 @@ class HandStory(Story):
         self.former.append(self.processes["server", index])
         self.processes["server", index] = follower
         self.addresses[index] = follower.last("listening")["address"]
+        self.hosts["server", index] = self.hosts.get(("follower", index))
         self.moved_s = time.monotonic()
         return True
 
