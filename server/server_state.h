@@ -419,8 +419,7 @@ struct tern_server {
 	 * itself, or a pool of its own if they are in memory of a GPU. store: parameters,
 	 * and the gradients and copies of async mode. */
 	struct tern_pool *talk_pool, *staging, *rooms, *store;
-	struct tern_pool
-		*pieces; /* of files (store.h), so that no gradient waits for them */
+	struct tern_pool *pieces; /* of files (store.h): no gradient waits for them */
 	struct tern_list peers;
 	struct server_peer **workers; /* [job.workers] */
 	uint32_t joined_count, bye_count;
@@ -471,10 +470,9 @@ struct tern_server {
 	struct tern_timer zero_timer;  /* start.c: next attempt to reach server 0 */
 	struct tern_timer start_timer; /* start.c: next note about missing processes */
 	struct tern_timer
-		absent_timer; /* start.c: begins without those that are missing */
-	uint64_t
-		absent_since_ns; /* since when they are waited for, if the timer is set */
-	uint32_t again_count;    /* start.c: how often server 0 said "again" in a row */
+		absent_timer;     /* start.c: begins without those that are missing */
+	uint64_t absent_since_ns; /* since when, if the timer is set */
+	uint32_t again_count;     /* start.c: how often server 0 said "again" in a row */
 
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */
@@ -499,10 +497,8 @@ struct tern_server {
 	/* memory.c: what this server begins with; NULL: nothing, or the steps have begun. Whether they
 	 * have begun with it. Which steps these are, see struct tern_server_memory; 0: not known yet. */
 	struct tern_server_memory *from_memory;
-	/* Another process has come in the place of this server, and does not have the job in memory. So the
-	 * next server is not to have what this one has in memory (members.c). */
-	bool forgets;
-	uint32_t replaced;
+	bool forgets; /* the next server is not to have what this one has in memory */
+	uint32_t replaced; /* since a process without memory has come as this server */
 	bool goes_on;
 	uint64_t life;
 	bool has_job, running, over, told;
