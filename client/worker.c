@@ -92,7 +92,9 @@ static void close_all(struct tern_worker *w, const char *type)
 
 		if (!s->peer || s->gone)
 			continue;
-		if (!s->up || is_lost(s)) {
+		/* If an operator has ended the job, a server that is not reached yet would wait for
+		 * workers: it may be told within LEAVING_NS. */
+		if ((!s->up && !w->by_operator) || is_lost(s)) {
 			drop(s);
 			continue;
 		}
