@@ -51,7 +51,7 @@ enum tern_on_stall {
 };
 
 struct tern_server_snapshot_opts { /* snapshots of a job, ps/snapshot.h */
-	/* The same one for all servers that have one. NULL: no snapshots, unless `via` is set. */
+	/* All servers that have a directory have the same one. NULL: no snapshots, unless `via` is set. */
 	const char *directory;
 	/* Address of server 0, which keeps this server's parts in its directory (store.h). NULL:
 	 * this server has the directory itself. Used until the server is freed. */

@@ -52,7 +52,7 @@ void run_on_step(struct run *r, json_int_t step)
 	if (step <= r->reached)
 		return;
 	r->reached = step;
-	/* Who was killed before cannot be the cause any more if the job fails. */
+	/* If the job fails from now on, the process that was killed is not the cause. */
 	if (!is_back(r))
 		*r->fallen = '\0';
 }

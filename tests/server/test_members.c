@@ -578,7 +578,7 @@ static void test_a_server_that_was_killed_is_not_waited_for(void **state)
 	close_rig(&rig);
 }
 
-/* Its follower may come, which has the job in memory. */
+/* A killed server's follower may come in its place, which has the job in memory. */
 static void test_a_server_that_has_a_follower_is_waited_for(void **state)
 {
 	struct visitor worker, server, v;
@@ -600,7 +600,7 @@ static void test_a_server_that_has_a_follower_is_waited_for(void **state)
 	close_rig(&rig);
 }
 
-/* It was here before the connection broke, and so not started because of that. */
+/* A process that was here before the connection broke was not started because of that. */
 static void test_a_process_that_waits_already_is_no_proof_of_a_loss(void **state)
 {
 	struct visitor worker, server, v;

@@ -175,7 +175,7 @@ static struct tern_server_snapshot_opts snapshots_of(
 	return opts;
 }
 
-/* What the server goes on from, as a user would say it; NULL: nothing, or server 0 says it. */
+/* The snapshot or directory that a user would name with --resume; NULL: none, or server 0 names it. */
 static const char *resume_of(const struct job *j, const struct member *m, unsigned i)
 {
 	if (m->memory || (j->via && i > 0))
