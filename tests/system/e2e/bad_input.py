@@ -339,14 +339,13 @@ def job_that_the_memory_does_not_hold_is_ended_at_its_start():
 
 def memory_that_becomes_scarce_after_the_first_step_ends_no_job():
     path = made("meminfo", meminfo(16384, 8192))
-    with subprocess.Popen(with_meminfo(path, job.TERN, "train", *job.small(steps=10000), "--json"),
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        for line in running.stdout:
-            if json.loads(line)["event"] == "progress":
-                path.write_bytes(meminfo(16384, 20))
-                break
-        out, errors = running.communicate(timeout=120)
-    assert running.returncode == 0 and '"done"' in out, (out, errors)
+    running = job.Job("train", *job.small(steps=10000), "--json", prefix=with_meminfo(path))
+    try:
+        running.wait_event(lambda e: e["event"] == "progress")
+        path.write_bytes(meminfo(16384, 20))
+        assert running.end() == 0 and running.last["event"] == "done", (running.lines, running.error)
+    finally:
+        running.kill()
 
 
 def limited(limit, *words):

@@ -41,6 +41,7 @@ from wired_hosts import two_wired_hosts  # noqa: E402
 STEPS, EVERY = job.enough(2400), job.enough(150)
 PROGRAM_STEPS, PROGRAM_EVERY = 60, 6
 TOLD_EVERY = 100  # faults
+SLOW_S = 10  # what has happened is told of a job that needs longer than this until a new step
 MNIST_STEPS, MNIST_EVERY = job.enough(600), job.enough(40)
 EXAMPLE = TESTS.parent / "docs" / "examples" / "torch_text.py"
 options = functools.partial(undisturbed.options, STEPS)
@@ -162,6 +163,12 @@ def make_story(kind, seed, left, missing, resources):
     return story, undisturbed.saved, undisturbed.expected(STEPS)
 
 
+def tell_slow(kind, seed, story):
+    for fault, took_s in story.recovered_s:
+        if took_s > SLOW_S:
+            print(f"seed {seed} ({kind}): {took_s:.2f} s until a new step after {fault}", *story.log, sep="\n# ", flush=True)
+
+
 def live_through(kind, seed, left, missing, table):
     """Returns whether the job has ended with the right bytes."""
     with contextlib.ExitStack() as resources:
@@ -177,6 +184,7 @@ def live_through(kind, seed, left, missing, table):
         finally:
             story.end()
             table.take(story)
+            tell_slow(kind, seed, story)
 
 
 def report(table, jobs, failed, missing):

@@ -157,9 +157,29 @@ class Job:
         self.events.append(event)
         return event
 
+    def _rest(self, limit_s):
+        """Waits for the end, and returns what is left of stdout and of stderr. Popen.communicate() would lose what
+        wait_event() has read ahead."""
+        rest = {}
+
+        def read(stream):
+            rest[stream] = stream.read()
+
+        streams = [self.process.stdout, self.process.stderr]
+        readers = [threading.Thread(target=read, args=[stream], daemon=True) for stream in streams]
+        until = time.monotonic() + limit_s
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(max(0, until - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, limit_s)
+        self.process.wait(limit_s)
+        return [rest[stream] for stream in streams]
+
     def end(self, limit_s=LIMIT_S):
         """Waits for the end, and returns the exit code. No process may be left."""
-        out, self.error = self.process.communicate(timeout=limit_s)
+        out, self.error = self._rest(limit_s)
         self.lines += out.splitlines()
         if "--json" in self.args:
             self.events += [json.loads(line) for line in out.splitlines()]
