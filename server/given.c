@@ -26,7 +26,7 @@
  *
  * A server without given values in its chunks begins its steps at once.
  */
-#include "server/server_state.h"
+#include "server/membership.h"
 
 #include <errno.h>
 #include <stdio.h>

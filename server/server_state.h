@@ -723,39 +723,6 @@ void lease_maybe_done(struct tern_server *s);
 void lease_refuse_extra(struct chunk *c, struct server_peer *from, uint32_t slot,
 	uint64_t first, uint64_t last);
 
-/* start.c */
-/* Number of answers "again" of server 0 in a row, a second apart, after which the
- * server that asks ends the job. That is the default of the workers' --wait: a worker
- * with a longer --wait may still be trying to reach server 0. */
-#define START_AGAIN_MAX 300u
-/* The first worker that has joined; NULL: none has, but perhaps some are absent. */
-const struct server_peer *start_find_present(const struct tern_server *s);
-void start_maybe(struct tern_server *s);
-/* True if all workers have joined this server and are connected to it. */
-bool start_all_here(const struct tern_server *s);
-/* True if the steps may have begun: they have on this server, or they may have on others,
- * because all workers have joined and only server 0's message to start is missing. */
-bool start_may_have_begun(const struct tern_server *s);
-/* Called when a lost connection was restored: perhaps the start has waited for it. */
-void start_on_recovered(struct tern_server *s);
-void start_wait(struct tern_server *s); /* called when the server has a job */
-/* Called when a worker has joined, or a place is free again: opts.absent_ns counts from the first
- * time on. */
-void start_count_absent(struct tern_server *s);
-/* Writes for which processes the start waits. Returns the number of bytes written. */
-size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
-void start_left(struct server_peer *p, const char *text);
-void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
-void start_on_start(struct tern_server *s, const json_t *message);
-void start_on_again(struct tern_server *s);
-void start_again(struct tern_server *s);
-void start_forget(struct tern_server *s);
-/* Sends the first version to the workers: the steps begin. */
-void start_steps(struct tern_server *s);
-/* Server 0: sends "again" to server p and closes the connection, because a worker is
- * missing or server 0 has no job. p connects again when all workers have joined it. */
-void start_send_away(struct server_peer *p);
-
 /* given.c */
 int given_init(struct tern_server *s);
 void given_fini(struct tern_server *s);

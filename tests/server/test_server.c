@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of a single server: with jobs that do not fit into memory, and with workers that
  * violate the protocol. */
+#include "server/membership.h"
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
