@@ -51,7 +51,7 @@ struct member_link { /* connection to a member */
 	const char *address;
 	struct tern_peer *peer;
 	struct tern_talk talk;
-	bool up, gone;
+	bool up, broken, gone;
 	bool knows; /* the member has taken this server's word */
 	bool done; /* the steps have begun with this server: the member need not know more */
 	bool said_waiting, said_unreachable; /* noted already */
@@ -223,6 +223,7 @@ static void link_event(
 		l->up = true;
 		l->said_unreachable = l->refuses = false;
 	}
+	l->broken = event == TERN_PEER_SUSPECT;
 	if (event != TERN_PEER_DOWN)
 		return;
 	l->refuses = !l->up && status == -ECONNREFUSED;
@@ -245,7 +246,7 @@ static void dial(struct member_link *l)
 	int r;
 
 	snprintf(name, sizeof(name), "server %u", s->opts.index);
-	l->up = l->gone = l->knows = false;
+	l->up = l->broken = l->gone = l->knows = false;
 	l->talk = (struct tern_talk){.pool = s->talk_pool,
 		.ctx = s->opts.ctx,
 		.heard = link_heard,
@@ -339,10 +340,18 @@ int members_init(struct tern_server *s)
 	return 0;
 }
 
+/* A connection that is broken is dropped: a goodbye would first try on to reach the address. */
 static void leave(struct member_link *l)
 {
-	if (l->peer && !l->gone)
+	if (!l->peer || l->gone)
+		return;
+	if (!l->broken) {
 		tern_peer_close(l->peer);
+		return;
+	}
+	l->gone = true;
+	tern_talk_close(&l->talk);
+	tern_peer_free(TERN_TAKE(l->peer));
 }
 
 /* Server 0 need not know more. The links to members stay: workers that come later ask the members
