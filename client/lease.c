@@ -66,6 +66,20 @@ static bool is_worker(const struct tern_worker *w, const json_t *number)
 	return json_is_integer(number) && i >= 0 && i < w->job.workers;
 }
 
+/* The servers have cut this worker off. If the steps have not begun, it has only to join anew. */
+static void cut_off(struct worker_server *s, const char *text)
+{
+	struct tern_worker *w = s->worker;
+
+	w->results.cut = w->back_is_possible;
+	if (!w->begun && worker_may_go_back(w))
+		worker_give_up(w, -EAGAIN, "server %u has freed this worker's place: %s",
+			s->number, text);
+	else
+		worker_give_up(w, -ECONNABORTED,
+			"the job goes on without this worker: %s", text);
+}
+
 void worker_on_lost(struct worker_server *s, const json_t *message)
 {
 	struct tern_worker *w = s->worker;
@@ -80,9 +94,7 @@ void worker_on_lost(struct worker_server *s, const json_t *message)
 
 	text = text ? text : "no reason given";
 	if (json_is_integer(worker) && lost == w->opts.index) {
-		w->results.cut = w->back_is_possible;
-		worker_give_up(w, -ECONNABORTED,
-			"the job goes on without this worker: %s", text);
+		cut_off(s, text);
 		return;
 	}
 	if (s->index == 0 && is_worker(w, worker) && generation > 0 &&

@@ -243,8 +243,7 @@ static void may_leave(struct tern_worker *w, const json_t *message)
 	worker_give_up(w, -ECANCELED, "%s", w->leave_text);
 }
 
-/* True if this worker may be made anew, as its servers may. */
-static bool may_go_back(const struct tern_worker *w)
+bool worker_may_go_back(const struct tern_worker *w)
 {
 	return w->opts.goes_back && (w->opts.returns || w->back_is_possible);
 }
@@ -594,7 +593,7 @@ static void heard(struct tern_talk *talk, const json_t *message)
 static void gone(struct worker_server *s, int status)
 {
 	struct tern_worker *w = s->worker;
-	bool again = may_go_back(w);
+	bool again = worker_may_go_back(w);
 
 	if (again)
 		places_turn(s);
@@ -612,7 +611,7 @@ static void server_event(
 {
 	struct worker_server *s = arg;
 	struct tern_worker *w = s->worker;
-	bool again = (s->up || w->opts.returns) && may_go_back(w);
+	bool again = (s->up || w->opts.returns) && worker_may_go_back(w);
 	char why[200];
 
 	s->up = s->up || event == TERN_PEER_UP;
@@ -650,7 +649,7 @@ static void broken(struct tern_talk *talk, int status)
 	struct worker_server *s = tern_container_of(talk, struct worker_server, talk);
 
 	/* A server that was killed may fail a tensor long before its connection ends. */
-	worker_give_up(s->worker, may_go_back(s->worker) ? -EAGAIN : status,
+	worker_give_up(s->worker, worker_may_go_back(s->worker) ? -EAGAIN : status,
 		"server %u at %s: a tensor did not come through: %s", s->number,
 		s->worker->job.servers[s->index], tern_status_text(status));
 }

@@ -307,6 +307,8 @@ struct tern_worker {
 /* worker.c */
 /* Changes the state, as the diagram of enum worker_state allows. */
 void worker_enter(struct tern_worker *w, enum worker_state next);
+/* True if this worker may be made anew, as its servers may. */
+bool worker_may_go_back(const struct tern_worker *w);
 void worker_fail(struct tern_worker *w, int status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Leaves the job: the worker needs nothing more from the servers. */

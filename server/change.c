@@ -736,7 +736,8 @@ static void read_change(struct tern_server *s, const json_t *message, uint32_t *
 	carry_out(s, moves, (uint32_t)json_array_size(moved), (uint64_t)generation);
 	for (uint32_t i = 0; i < count && !s->to_zero->gone; i++)
 		if (s->workers[came[i]]->lost)
-			lease_tell_lost(s->to_zero, came[i], "it has left meanwhile");
+			lease_tell_lost(
+				s->to_zero, s->workers[came[i]], "it has left meanwhile");
 }
 
 void change_on_change(struct server_peer *zero, const json_t *message)

@@ -397,6 +397,8 @@ void join_on_join(struct server_peer *p, const json_t *message)
 		s->opts.returns = true;
 	guests_leave(p);
 	p->index = index;
+	p->incarnation =
+		(uint64_t)json_integer_value(json_object_get(message, "incarnation"));
 	s->workers[index] = p;
 	if (first) {
 		guests_know_job(s, p);

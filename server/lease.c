@@ -165,12 +165,13 @@ static void tell_workers(
 	}
 }
 
-/* Tells server 0 (p) that this server has lost the worker `lost`; or tells worker p that
- * it is cut off, with its own number in `lost`. */
-void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text)
+void lease_tell_lost(
+	struct server_peer *p, const struct server_peer *lost, const char *text)
 {
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:o}", "type", "lost", "worker",
-					(json_int_t)lost, "text", tern_talk_text(text)));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:I, s:o}", "type", "lost", "worker",
+			(json_int_t)lost->index, "incarnation",
+			(json_int_t)lost->incarnation, "text", tern_talk_text(text)));
 }
 
 /* Tells the other servers that a worker is lost, and the new owners of its slots: these
@@ -259,7 +260,7 @@ static void cut(struct server_peer *p, const char *text)
 {
 	if (p->gone)
 		return;
-	lease_tell_lost(p, p->index, text);
+	lease_tell_lost(p, p, text);
 	server_drop(p);
 }
 
@@ -296,7 +297,7 @@ void lease_lost(struct server_peer *p, bool known, const char *fmt, ...)
 		decide(s, p->index, text);
 		lease_maybe_done(s); /* the others may have waited only for this worker */
 	} else if (!known && !s->to_zero->gone) {
-		lease_tell_lost(s->to_zero, p->index, text);
+		lease_tell_lost(s->to_zero, p, text);
 	}
 	server_maybe_end(s);
 	given_on_lost(p);
@@ -393,7 +394,7 @@ void lease_on_report(struct server_peer *p, const json_t *message)
 	if (!read_loss(p, message, &k, &text))
 		return;
 	if (!s->running)
-		start_on_lost(p, k, text);
+		start_on_lost(p, k, message, text);
 	else if (k < s->job.workers)
 		lease_lost(s->workers[k], false, "%s", text);
 }

@@ -30,7 +30,10 @@ void start_count_absent(struct tern_server *s);
 /* Writes for which processes the start waits. Returns the number of bytes written. */
 size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes);
 void start_left(struct server_peer *p, const char *text);
-void start_on_lost(struct server_peer *p, uint32_t worker, const char *text);
+/* Called on server 0: server p has lost a process of the worker, and no longer counts as ready. A
+ * process that has joined server 0 since then stays. */
+void start_on_lost(
+	struct server_peer *p, uint32_t worker, const json_t *message, const char *text);
 void start_on_start(struct tern_server *s, const json_t *message);
 void start_on_again(struct tern_server *s);
 void start_again(struct tern_server *s);

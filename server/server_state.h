@@ -712,7 +712,10 @@ void lease_lost(struct server_peer *worker, bool known, const char *fmt, ...)
 void lease_on_failed(struct server_peer *p, const json_t *message);
 void lease_on_report(struct server_peer *p, const json_t *message);
 void lease_on_decision(struct server_peer *p, const json_t *message);
-void lease_tell_lost(struct server_peer *p, uint32_t lost, const char *text);
+/* Tells server 0 (p) that this server has lost a worker; or tells worker p that it is cut off:
+ * then it is `lost` itself. */
+void lease_tell_lost(
+	struct server_peer *p, const struct server_peer *lost, const char *text);
 void lease_on_take(struct server_peer *p, const json_t *message);
 void lease_on_holds(struct server_peer *p, const json_t *message);
 void lease_on_bye(struct tern_server *s);

@@ -106,7 +106,7 @@ void start_left(struct server_peer *p, const char *text)
 	if (s->index != 0 && s->to_zero) {
 		/* The place is not freed yet: server 0 may have said "start" meanwhile,
 		 * and then the worker counts as lost. */
-		lease_tell_lost(s->to_zero, p->index, text);
+		lease_tell_lost(s->to_zero, p, text);
 		return;
 	}
 	free_place(p);
@@ -119,14 +119,16 @@ void start_left(struct server_peer *p, const char *text)
 
 /* ---- server 0 and another one ---- */
 
-/* Called on server 0 before the steps begin: server p has lost the worker, so p no longer
- * counts as ready. */
-void start_on_lost(struct server_peer *p, uint32_t worker, const char *text)
+void start_on_lost(
+	struct server_peer *p, uint32_t worker, const json_t *message, const char *text)
 {
+	json_int_t incarnation =
+		json_integer_value(json_object_get(message, "incarnation"));
 	struct tern_server *s = p->server;
 
 	start_send_away(p);
-	if (worker < s->job.workers && s->workers[worker])
+	if (worker < s->job.workers && s->workers[worker] &&
+		s->workers[worker]->incarnation == (uint64_t)incarnation)
 		lease_lost(s->workers[worker], false, "%s", text);
 }
 

@@ -635,6 +635,39 @@ static void test_a_process_that_has_begun_is_no_proof_of_a_loss(void **state)
 	close_rig(&rig);
 }
 
+/* ---- before the steps ---- */
+
+/* Another server says that it has lost a process of worker 0, and is sent away. */
+static void lose_worker_0(struct rig *rig, struct visitor *server, int incarnation)
+{
+	visit(rig, server);
+	tern_talk_say(&server->talk,
+		json_pack("{s:s, s:i, s:o, s:s, s:b}", "type", "peer", "server", 1, "job",
+			job_of(rig, &job, 1, 1, 2), "arithmetic", "", "snapshots", 0));
+	tern_talk_say(&server->talk,
+		json_pack("{s:s, s:i, s:i, s:s}", "type", "lost", "worker", 0,
+			"incarnation", incarnation, "text", "it failed"));
+	run_until(rig, &server->again);
+}
+
+/* The process that the other server has lost has been replaced here by the next one. */
+static void test_a_loss_of_an_earlier_process_costs_the_next_one_nothing(void **state)
+{
+	struct visitor worker, servers[2];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	visit(&rig, &worker);
+	say_join(&worker, job_of(&rig, &job, 1, 1, 2), 0);
+	run_until(&rig, &worker.welcome);
+	lose_worker_0(&rig, &servers[0], 2);
+	assert_int_equal(rig.server->joined_count, 1);
+	lose_worker_0(&rig, &servers[1], 1);
+	assert_int_equal(rig.server->joined_count, 0);
+	close_rig(&rig);
+}
+
 /* A tensor in the place of a message breaks the talk with that process only. */
 static void test_a_broken_talk_ends_only_that_process(void **state)
 {
@@ -681,6 +714,8 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_has_a_follower_is_waited_for),
 		cmocka_unit_test(test_a_process_that_waits_already_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_process_that_has_begun_is_no_proof_of_a_loss),
+		cmocka_unit_test(
+			test_a_loss_of_an_earlier_process_costs_the_next_one_nothing),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
 

@@ -85,6 +85,29 @@ static void test_a_loss_before_the_start_makes_room_for_another(void **state)
 	job_close(&j);
 }
 
+/* A worker hears before the steps that it is cut off. If it has been in the job, it ends with -EAGAIN, after
+ * which its process makes it anew. */
+static void test_a_worker_whose_place_is_freed_before_the_start_comes_again(void **state)
+{
+	const struct setup two = {"tcp", "softmax", "sgd", 1, 2, 2, 5, TERN_MODE_SYNC, 0};
+	struct job j;
+
+	(void)state;
+	for (int returns = 0; returns < 2; returns++) {
+		job_open(&j, &two);
+		job_join(&j, 0);
+		until_joined(&j, 0, 1);
+		j.m[1].worker->opts.goes_back = true;
+		j.m[1].worker->opts.returns = returns;
+		lease_tell_lost(j.m[0].server->workers[0], j.m[0].server->workers[0],
+			"it has failed");
+		until_ended(&j, 1, 1);
+		assert_int_equal(j.m[1].status, returns ? -EAGAIN : -ECONNABORTED);
+		assert_non_null(strstr(j.m[1].text, "it has failed"));
+		job_close(&j);
+	}
+}
+
 static bool has_peer(const struct tern_server *s, const struct server_peer *p)
 {
 	tern_list_for_each (n, &s->peers)
@@ -822,6 +845,8 @@ int main(void)
 		cmocka_unit_test(
 			test_without_any_worker_the_job_fails_with_the_first_cause),
 		cmocka_unit_test(test_a_loss_before_the_start_makes_room_for_another),
+		cmocka_unit_test(
+			test_a_worker_whose_place_is_freed_before_the_start_comes_again),
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
 		cmocka_unit_test(test_a_server_that_comes_before_the_job_comes_again),
 		cmocka_unit_test(test_a_server_asks_for_a_job_until_its_limit),
