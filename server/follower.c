@@ -477,6 +477,8 @@ static bool is_removed(const struct tern_follower *f, const json_t *message)
 static void on_abort(struct tern_follower *f, const json_t *message)
 {
 	const char *text = json_string_value(json_object_get(message, "text"));
+	bool back = json_is_true(json_object_get(message, "back")) &&
+		    !json_is_true(json_object_get(message, "final"));
 
 	if (!text)
 		text = "no reason given";
@@ -487,10 +489,10 @@ static void on_abort(struct tern_follower *f, const json_t *message)
 			view_own_number(&f->shard));
 		return;
 	}
-	f->server_lives = json_is_true(json_object_get(message, "back")) &&
-			  !json_is_true(json_object_get(message, "final"));
-	end(f, f->server_lives ? -EAGAIN : -ECANCELED, "server %u: %s",
-		view_own_number(&f->shard), text);
+	/* If the server's process ends, this one comes in its place at once. */
+	f->server_lives = back && !json_is_true(json_object_get(message, "ends"));
+	end(f, back ? -EAGAIN : -ECANCELED, "server %u: %s", view_own_number(&f->shard),
+		text);
 }
 
 static void on_blob(struct tern_follower *f, const json_t *message)

@@ -129,14 +129,14 @@ static void say_end(struct server_peer *p)
 	if (s->status < 0)
 		tern_talk_say(&p->talk,
 			json_pack("{s:s, s:o, s:b, s:I, s:I, s:b, s:b, s:I, s:b, s:b, "
-				  "s:o*}",
+				  "s:b, s:o*}",
 				"type", "abort", "text", tern_talk_text(s->text), "save",
 				s->save, "snapshot", (json_int_t)back_newest(s),
 				"finisher", (json_int_t)s->finisher, "back",
 				s->status == -EAGAIN, "forget", s->forgets, "replaced",
 				s->forgets ? (json_int_t)s->replaced : -1, "no_workers",
-				s->no_workers, "final", s->by_operator, "view",
-				view_for(s)));
+				s->no_workers, "final", s->by_operator, "ends", s->asked,
+				"view", view_for(s)));
 	else if (p->address)
 		server_refuse(p, "the job is complete");
 	else if (p->is_follower)
@@ -204,6 +204,7 @@ void server_interrupt(struct tern_server *s, const char *why)
 
 void tern_server_stop(struct tern_server *s, const char *why, bool save)
 {
+	s->asked = true;
 	if (save && back_is_possible(s))
 		back_leave(s, why);
 	else if (save)

@@ -445,6 +445,7 @@ struct tern_server {
 	bool said_may_live; /* start.c: it was noted that all workers are waited for */
 	struct tern_list extras; /* duplicate gradients that are still to be refused */
 	bool twice_told;         /* twice.c: two computations differ, which was noted */
+	bool asked;              /* server.c: this process was asked to end */
 	/* leaving.c */
 	/* Fires at the end of a roll call: the server then decides which workers may
 	 * leave, or, if the job is interrupted, which one saves. */

@@ -10,8 +10,9 @@
 #include "tools/report.h"
 
 /* How long a server that goes back is tried while it cannot be reached, before its follower comes in its
- * place. */
+ * place; and one attempt. */
 #define RETURNS_NS (2 * TERN_NS_PER_S)
+#define RETURN_S   1
 
 /* The server has accepted this process as its follower. */
 static void take_number(struct standby *b, uint32_t number)
@@ -113,7 +114,7 @@ static int reopen(struct standby *b)
 		role_note(b->role, text);
 	}
 	tern_follower_free(TERN_TAKE(b->follower));
-	r = role_open_again(b->role, 0);
+	r = role_open_again(b->role, b->memory ? RETURN_S : 0);
 	return r == 0 && !role_back_pause(b->role) ? -ECANCELED : r;
 }
 

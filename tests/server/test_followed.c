@@ -95,12 +95,34 @@ static void test_a_follower_that_lost_a_tensor_follows_again(void **state)
 	end_both(&j, &p);
 }
 
+/* A server whose process was asked to end goes back with its job, and ends. */
+static void test_a_server_whose_process_ends_does_not_live_for_its_follower(void **state)
+{
+	struct tern_server *s;
+	struct process p;
+	struct job j;
+
+	(void)state;
+	s = start_job(&j, &usual);
+	follow(&p, j.addresses[0]);
+	BOTH_UNTIL(&j, &p, follow_is_complete(s));
+	s->asked = true;
+	server_fail(s, -EAGAIN, "asked to end");
+	BOTH_UNTIL(&j, &p, p.ended && j.m[0].ended);
+	assert_int_equal(p.status, -EAGAIN);
+	assert_false(stats_of(&p).server_lives);
+	close_process(&p);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_follower_that_stands_still_costs_no_worker),
 		cmocka_unit_test(test_a_server_without_memory_for_it_refuses_a_follower),
 		cmocka_unit_test(test_a_follower_that_lost_a_tensor_follows_again),
+		cmocka_unit_test(
+			test_a_server_whose_process_ends_does_not_live_for_its_follower),
 	};
 
 	adjust_server = take_snapshots;

@@ -95,11 +95,11 @@ class Hand:
             worker.wait_event(lambda e: e["event"] == "progress" and e["time"] > told["time"])
         return follower
 
-    def take_over(self, index, follower):
-        """Kills a server. Its follower takes its place, and the job makes steps again."""
+    def take_over(self, index, follower, how=signal.SIGKILL):
+        """Ends a server. Its follower takes its place, and the job makes steps again."""
         lost = self.servers[index]
-        lost.process.kill()
-        lost.end()
+        lost.process.send_signal(how)
+        assert lost.end() == (-how if how == signal.SIGKILL else job.REQUEUE), (lost.code, lost.error)
         follower.wait_event(is_event("begun"))
         self.servers[index], self.addresses[index] = follower, follower.address
         self.workers[0].wait_event(is_event("begun"))
@@ -135,6 +135,13 @@ def follower_of_a_single_server_takes_over():
         hand = Hand(f"single-{fabric}", fabric, servers=1)
         hand.take_over(0, hand.follow(0))
         hand.end()
+
+
+def followers_of_servers_that_are_asked_to_end_take_over():
+    hand = Hand("asked", "tcp")
+    for index in 0, 1:
+        hand.take_over(index, hand.follow(index), signal.SIGTERM)
+    hand.end()
 
 
 def lost_follower_costs_nothing():
@@ -341,7 +348,8 @@ def replicas_are_refused_where_they_are_of_no_use():
     refused("--replicas", 3, says="--replicas 3: must be 1 to 2")
 
 
-tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over, lost_follower_costs_nothing,
+tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_takes_over,
+         followers_of_servers_that_are_asked_to_end_take_over, lost_follower_costs_nothing,
          follower_that_stands_still_while_processes_join_is_not_waited_for,
          without_both_the_job_goes_back, follower_of_a_removed_server_leaves, launcher_starts_followers_again,
          launcher_learns_late_who_is_the_server, launcher_kills_a_server_that_the_job_has_lost,
