@@ -82,6 +82,7 @@ static void guest_free(struct server_peer *p)
 	free(p->pull);
 	free(p->address);
 	json_decref(p->kept);
+	json_decref(p->incarnations);
 	if (!p->freed)
 		tern_peer_free(p->peer);
 	tern_timer_clear(p->server->opts.ctx, &p->guest_timer);

@@ -569,6 +569,7 @@ void join_on_peer(struct server_peer *p, const json_t *message)
 	} else {
 		p->is_server = true;
 		p->index = index;
+		p->incarnations = json_incref(json_object_get(message, "incarnations"));
 		p->begins_at =
 			(uint64_t)json_integer_value(json_object_get(message, "version"));
 		guests_leave(p);

@@ -70,12 +70,20 @@ static int introduce(struct server_peer *p)
 {
 	struct tern_server *s = p->server;
 	json_t *job = tern_ps_job_json(&s->job);
+	json_t *incarnations = json_array();
 
-	if (!job)
+	if (!job || !incarnations) {
+		json_decref(job);
+		json_decref(incarnations);
 		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < s->job.workers; i++)
+		json_array_append_new(incarnations,
+			json_integer((json_int_t)s->workers[i]->incarnation));
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:o, s:s, s:b, s:b, s:I, s:I, s:I}", "type", "peer",
-			"server", (json_int_t)s->index, "job", job, "arithmetic",
+		json_pack("{s:s, s:I, s:o, s:o, s:s, s:b, s:b, s:I, s:I, s:I}", "type",
+			"peer", "server", (json_int_t)s->index, "job", job,
+			"incarnations", incarnations, "arithmetic",
 			s->job.clip_norm > 0 ? s->opts.updater->fingerprint : "",
 			"snapshots", s->snapshots != NULL, "omits", s->opts.omits,
 			"version", (json_int_t)s->first_version, "number",
@@ -149,6 +157,31 @@ bool others_are_connected(const struct tern_server *s)
 		return s->to_zero != NULL;
 	for (uint32_t i = 1; i < s->job.server_count; i++)
 		if (!others_find(s, i))
+			return false;
+	return true;
+}
+
+/* True if no worker has joined p and this server with different processes. One that is absent on
+ * one of them counts as lost on both when the steps begin (start.c). */
+static bool has_same_workers(const struct server_peer *p)
+{
+	const struct tern_server *s = p->server;
+
+	for (uint32_t i = 0; i < s->job.workers; i++) {
+		json_int_t theirs =
+			json_integer_value(json_array_get(p->incarnations, i));
+
+		if (theirs && !s->workers[i]->absent &&
+			s->workers[i]->incarnation != (uint64_t)theirs)
+			return false;
+	}
+	return true;
+}
+
+bool others_have_same_workers(const struct tern_server *s)
+{
+	for (uint32_t i = 1; i < s->job.server_count; i++)
+		if (!has_same_workers(others_find(s, i)))
 			return false;
 	return true;
 }

@@ -570,6 +570,7 @@ void tern_server_free(struct tern_server *s)
 		free(p->pull);
 		free(p->address);
 		json_decref(p->kept);
+		json_decref(p->incarnations);
 		free(p);
 	}
 	store_fini(s);

@@ -97,6 +97,7 @@ struct server_peer {
 	bool waits_for_place; /* grow.c: it was noted that this guest waits for a new place */
 	bool replaced;        /* a lost worker: another one has taken its place */
 	uint64_t incarnation; /* a random number of the worker's process */
+	json_t *incarnations; /* on server 0, of another server: those of its workers */
 	uint64_t begins_at;   /* on server 0, of another server: its first version */
 	bool goes_back;       /* back.c: the worker can go back with the job */
 	bool failed;          /* the worker has failed by itself */
@@ -804,6 +805,9 @@ json_t *status_answer(struct tern_server *s, uint32_t from);
 int others_connect(struct tern_server *s);
 void others_lost(struct server_peer *p, int status, const char *name);
 bool others_are_connected(const struct tern_server *s);
+/* Server 0, when all are connected: true if they and this server have the same process of each
+ * worker. A worker that begins anew before the steps leaves one server sooner than another. */
+bool others_have_same_workers(const struct tern_server *s);
 struct server_peer *others_find(const struct tern_server *s, uint32_t index);
 /* Finds another server by its number (ps/view.h); NULL: it is not connected. */
 struct server_peer *others_find_number(const struct tern_server *s, uint32_t number);

@@ -401,7 +401,7 @@ void start_maybe(struct tern_server *s)
 	uint64_t version;
 
 	if (s->index != 0 || s->running || s->over || !start_all_here(s) ||
-		!others_are_connected(s))
+		!others_are_connected(s) || !others_have_same_workers(s))
 		return;
 	version = memory_lowest(s);
 	if (s->from_memory && !memory_begin(s, version))
