@@ -300,8 +300,8 @@ static void welcome(struct server_peer *p)
 	p->welcome = true;
 	s->joined_count++;
 	join_say_welcome(p, false);
-	server_note(s, "%s joined, %u of %u", tern_peer_name(p->peer), s->joined_count,
-		s->job.workers);
+	server_note_coming(s, "%s joined, %u of %u", tern_peer_name(p->peer),
+		s->joined_count, s->job.workers);
 	server_tell_joined(s);
 	start_count_absent(s);
 	if (start_all_here(s))

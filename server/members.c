@@ -194,7 +194,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 		l->pause_ns = 0;
 		l->knows = true;
 		if (l->server->opts.member_count)
-			server_note(l->server,
+			server_note_coming(l->server,
 				"the server at %s tells the workers this server's "
 				"address",
 				l->address);
@@ -614,7 +614,7 @@ static void take_place(
 	if (!know(p, number, address, stays) || stays)
 		return;
 	if (guests_may_note(s))
-		server_note(s, "server %u is at %s now", p->index, p->address);
+		server_note_coming(s, "server %u is at %s now", p->index, p->address);
 	tell_all(p);
 	if (number == 0 && s->to_zero && !s->running &&
 		strcmp(s->to_zero->zero, p->address) != 0)
@@ -673,8 +673,8 @@ void members_on_address(struct server_peer *p, const json_t *message)
 void members_left(struct server_peer *p)
 {
 	if (!p->stays && !p->server->over && guests_may_note(p->server))
-		server_note(p->server, "server %u, which was at %s, is gone", p->index,
-			p->address);
+		server_note_coming(p->server, "server %u, which was at %s, is gone",
+			p->index, p->address);
 	view_newcomer_left(p);
 	free(TERN_TAKE(p->address));
 }

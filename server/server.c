@@ -30,17 +30,34 @@
 #define PIECES_BYTES (1ull << 30)
 #define PIECES_SLAB  (4ull << 20)
 
-void server_note(struct tern_server *s, const char *fmt, ...)
+static void note(struct tern_server *s, bool comes, const char *fmt, va_list ap)
+	__attribute__((format(printf, 3, 0)));
+
+static void note(struct tern_server *s, bool comes, const char *fmt, va_list ap)
 {
 	char text[400];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	if (s->opts.note)
+		s->opts.note(s->opts.arg, text, comes);
+}
+
+void server_note(struct tern_server *s, const char *fmt, ...)
+{
 	va_list ap;
 
-	if (!s->opts.note)
-		return;
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
+	note(s, false, fmt, ap);
 	va_end(ap);
-	s->opts.note(s->opts.arg, text);
+}
+
+void server_note_coming(struct tern_server *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	note(s, true, fmt, ap);
+	va_end(ap);
 }
 
 void server_warn(struct tern_server *s, const char *fmt, ...)
@@ -64,11 +81,11 @@ void server_tell_joined(struct tern_server *s)
 
 void server_updater_note(struct tern_server *s)
 {
-	char note[400];
+	char text[400];
 
-	tern_updater_take_note(s->opts.updater, note, sizeof(note));
-	if (*note)
-		server_note(s, "%s", note);
+	tern_updater_take_note(s->opts.updater, text, sizeof(text));
+	if (*text)
+		server_note(s, "%s", text);
 }
 
 /* ---- the end ---- */
@@ -237,7 +254,7 @@ static void refuse(struct server_peer *p, bool later, const char *fmt, va_list a
 		follow_left(p, text);
 	tern_talk_deafen(&p->talk);
 	if (server_has_joined(p) || guests_may_note(p->server))
-		server_note(
+		(p->server->over ? server_note_coming : server_note)(
 			p->server, "%s was refused: %s", tern_peer_name(p->peer), text);
 	tern_talk_say(
 		&p->talk, json_pack("{s:s, s:o, s:b, s:b}", "type", "refused", "text",

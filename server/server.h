@@ -206,8 +206,9 @@ struct tern_server_opts {
 	/* Slots whose loss is NaN or infinite are left out of their steps (omit.c), in sync mode. All
 	 * servers of a job must have the same value. */
 	bool omits;
-	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". */
-	void (*note)(void *arg, const char *text);
+	/* Something worth a log line has happened: "worker 1 (shm pid 812) joined". `comes`: a process
+	 * has come or left, which happens again and again while a job goes back. */
+	void (*note)(void *arg, const char *text, bool comes);
 	/* A note that users should see from every server, since a result may not be what
 	 * they expect. */
 	void (*warning)(void *arg, const char *text);

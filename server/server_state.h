@@ -590,6 +590,9 @@ void server_updater_note(struct tern_server *s);
 void server_tell_joined(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* The same, of a process that has come or left. */
+void server_note_coming(struct tern_server *s, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 void server_warn(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -80,7 +80,7 @@ void start_forget(struct tern_server *s)
 		if (p->is_server && !p->gone)
 			start_send_away(p);
 	}
-	server_note(s, "the job is forgotten: all its workers have left");
+	server_note_coming(s, "the job is forgotten: all its workers have left");
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (s->workers[i]) /* it is `absent` */
 			free_place(s->workers[i]);
@@ -110,7 +110,7 @@ void start_left(struct server_peer *p, const char *text)
 		return;
 	}
 	free_place(p);
-	server_note(s,
+	server_note_coming(s,
 		"%s, before the steps began: its place is free again, and %u of %u "
 		"workers have joined",
 		text, s->joined_count, s->job.workers);
@@ -152,7 +152,7 @@ void start_again(struct tern_server *s)
 		server_drop(zero); /* closing would first try on to reach the address */
 	for (uint32_t i = 0; i < s->job.workers; i++)
 		if (s->workers[i] && s->workers[i]->left && !s->workers[i]->absent) {
-			server_note(s, "worker %u has left before the start", i);
+			server_note_coming(s, "worker %u has left before the start", i);
 			free_place(s->workers[i]);
 		}
 	maybe_forget(s);

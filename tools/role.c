@@ -336,11 +336,20 @@ void role_back_wait(struct role *role)
 	tern_timer_set(role->ctx, &role->back_timer, role->back_limit_ns);
 }
 
-void role_back_done(struct role *role)
+void role_begun(struct role *role, json_t *event, uint64_t step)
 {
+	char text[200];
+
+	if (role->back_ns || role->comes) {
+		snprintf(text, sizeof(text), "%s: the steps go on from step %llu",
+			role->name, (unsigned long long)step);
+		json_object_set_new(event, "text", report_text(text));
+	}
 	role->back_ns = 0;
+	role->comes = false;
 	role->back_pause_ms = 0;
 	tern_timer_clear(role->ctx, &role->back_timer);
+	role_report(role, event);
 }
 
 bool role_back_pause(struct role *role)
@@ -471,4 +480,16 @@ void role_note(struct role *role, const char *text)
 {
 	role_report(
 		role, json_pack("{ss so}", "event", "note", "text", report_text(text)));
+}
+
+void role_server_note(void *arg, const char *text, bool comes)
+{
+	struct role *role = arg;
+
+	if (!comes)
+		role_note(role, text);
+	else
+		role_report(role, json_pack("{ss so sb}", "event", "note", "text",
+					  report_text(text), "hidden",
+					  role->back_ns || role->comes));
 }

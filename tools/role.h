@@ -62,6 +62,7 @@ struct role {
 	int back_pause_ms; /* the last pause (role_back_pause()); 0: there was none since then */
 	struct tern_timer back_timer;
 	char back_why[500]; /* as was said last */
+	bool comes; /* the role comes to a job that goes on, and its steps have not begun */
 	/* the role ended in good order: `code` is the exit code, even after a signal */
 	bool left;
 	int code; /* exit code of the process, an enum exit_code */
@@ -100,9 +101,12 @@ bool role_goes_back(
 /* The role waits for a job that goes back; for at most wait_s seconds, unless it does already. */
 void role_back_begin(struct role *role, uint64_t wait_s);
 
-/* Fails with a description of what is waited for, unless role_back_done() comes in time. */
+/* Fails with a description of what is waited for, unless role_begun() comes in time. */
 void role_back_wait(struct role *role);
-void role_back_done(struct role *role); /* the steps have begun again */
+
+/* The steps begin, from this one on: prints the event. If the job has gone back, or the role has
+ * come to it, a line says that the steps go on. */
+void role_begun(struct role *role, json_t *event, uint64_t step);
 
 /* Sleeps for a moment before the next attempt. False: a signal has asked the process to end. */
 bool role_back_pause(struct role *role);
@@ -139,5 +143,7 @@ void role_report(struct role *role, json_t *event);
 
 /* Prints an event "note": a line about something that the user may want to know. */
 void role_note(struct role *role, const char *text);
+/* The same for tern_server_opts.note. While the job goes back, people are not shown who comes. */
+void role_server_note(void *role, const char *text, bool comes);
 
 #endif

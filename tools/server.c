@@ -187,11 +187,6 @@ static void describe(struct role *role, char *text, size_t bytes)
 	tern_server_take_snapshot(s->server);
 }
 
-static void note(void *arg, const char *text)
-{
-	role_note(arg, text);
-}
-
 static void warning(void *arg, const char *text)
 {
 	role_report(
@@ -271,15 +266,16 @@ static void begun(void *arg)
 	struct tern_server_stats stats;
 
 	tern_server_stats(s->server, &stats);
-	role_back_done(&s->role);
 	s->has_begun = true;
 	s->no_workers = false;
 	s->recent_count = 0;
 	s->recent[s->recent_count++] =
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	logdir_begin(s->logdir, stats.steps);
-	role_report(arg, json_pack("{ss ss sb}", "event", "begun", "mode",
-				 stats.mode.text, "goes_back", stats.goes_back));
+	role_begun(arg,
+		json_pack("{ss ss sb}", "event", "begun", "mode", stats.mode.text,
+			"goes_back", stats.goes_back),
+		stats.steps);
 }
 
 /* The launcher must not end this process before it has saved. */
@@ -413,21 +409,23 @@ static bool goes_back(struct server_role *s, const char *text)
 	follow(s, &stats);
 	if (stats.drained) {
 		s->role.left = s->role.over = true;
-		note(s, "this server was removed from the job, which goes on without it");
+		role_note(&s->role,
+			"this server was removed from the job, which goes on without it");
 		return true;
 	}
 	if (stats.replaced) {
 		s->role.left = s->role.over = true;
-		note(s, text);
+		role_note(&s->role, text);
 		return true;
 	}
 	if (stats.follows_again && !s->role.signal) {
-		note(s, text);
+		role_note(&s->role, text);
 		s->role.again = s->role.over = true;
 		return true;
 	}
 	if (s->role.signal) {
-		note(s, "the job waits for this server: when it is started again, it "
+		role_note(&s->role,
+			"the job waits for this server: when it is started again, it "
 			"goes on "
 			"from its newest snapshot");
 		return false;
@@ -564,7 +562,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.on_stall = (enum tern_on_stall)settings->on_stall,
 		.omits = settings->on_nan == JOB_NAN_SKIP,
 		.drain_ns = job_drain_ns(settings->drain_within_s, 5),
-		.note = note,
+		.note = role_server_note,
 		.warning = warning,
 		.joined = joined,
 		.begun = begun,
@@ -655,7 +653,7 @@ static void keep(struct server_role *s)
 		"this server cannot keep its parameters in memory: %s: the job goes back "
 		"to its newest snapshot",
 		tern_status_text(r));
-	note(s, text);
+	role_note(&s->role, text);
 }
 
 /* Takes what is known of the job from the server that was followed. */
@@ -760,6 +758,7 @@ static int check_join(struct server_role *s, struct message *error)
 			"--join %.300s: needs --snapshots, the directory of the job that "
 			"this server comes to, or --snapshots-via",
 			settings->join);
+	s->role.comes = true;
 	return servers_read(
 		settings->join, &settings->fabric, s->role.domain, &s->members, error);
 }

@@ -180,7 +180,6 @@ static void begun(void *arg, uint64_t first)
 {
 	struct worker_role *w = arg;
 
-	role_back_done(&w->role);
 	if (first > 0 && !w->has_begun)
 		note_init_from(w, first);
 	w->has_begun = true;
@@ -188,7 +187,7 @@ static void begun(void *arg, uint64_t first)
 	w->begun = w->recent[0] = w->last =
 		(struct mark){.ns = tern_clock_ns(), .step = first};
 	w->first = first;
-	role_report(&w->role, json_pack("{ss}", "event", "begun"));
+	role_begun(&w->role, json_pack("{ss}", "event", "begun"), first);
 }
 
 /* Returns how much device memory the worker and its engine hold, in bytes. */

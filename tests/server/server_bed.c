@@ -30,12 +30,18 @@ static void ended(void *arg, int status, const char *text)
 	snprintf(rig->text, sizeof(rig->text), "%s", text);
 }
 
-static void note(void *arg, const char *text)
+static void warning(void *arg, const char *text)
 {
 	struct rig *rig = arg;
 
 	rig->refusals += strstr(text, "was refused") != NULL;
 	snprintf(rig->noted, sizeof(rig->noted), "%s", text);
+}
+
+static void note(void *arg, const char *text, bool comes)
+{
+	(void)comes;
+	warning(arg, text);
 }
 
 void open_rig_from(struct rig *rig, struct tern_server_memory *memory)
@@ -52,7 +58,7 @@ void open_rig_from(struct rig *rig, struct tern_server_memory *memory)
 					.listen = "tcp://127.0.0.1:0",
 					.from_memory = memory,
 					.note = note,
-					.warning = note,
+					.warning = warning,
 					.ended = ended,
 					.arg = rig},
 			&rig->server),

@@ -527,9 +527,10 @@ static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
 
 static char left_note[600]; /* what the server says when it loses its follower */
 
-static void keep_note(void *arg, const char *text)
+static void keep_note(void *arg, const char *text, bool comes)
 {
 	(void)arg;
+	(void)comes;
 	if (strstr(text, "goes on without its follower"))
 		snprintf(left_note, sizeof(left_note), "%s", text);
 }

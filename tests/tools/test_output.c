@@ -173,6 +173,25 @@ static void test_a_progress_line_drops_what_has_no_room(void **state)
 		"worker 6, worker 7, worker 8, worker 9\n");
 }
 
+/* A process that comes while the job goes back is shown to programs only. */
+static void test_a_hidden_note_is_in_the_json_only(void **state)
+{
+	struct output plain = {0}, json = {.json = true};
+
+	(void)state;
+	for (int hidden = 0; hidden < 2; hidden++) {
+		const char *text = hidden ? "worker 0 joined" : "worker 1 joined";
+		json_t *event = json_pack(
+			"{ss ss sb}", "event", "note", "text", text, "hidden", hidden);
+
+		assert_int_equal(
+			!strstr(said_with(&plain, STDOUT_FILENO, json_incref(event)),
+				text),
+			hidden);
+		assert_non_null(strstr(said_with(&json, STDOUT_FILENO, event), text));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -180,6 +199,7 @@ int main(void)
 		cmocka_unit_test(test_a_text_that_was_generated_keeps_its_lines),
 		cmocka_unit_test(test_json_is_printable_ascii),
 		cmocka_unit_test(test_json_says_when_and_where),
+		cmocka_unit_test(test_a_hidden_note_is_in_the_json_only),
 		cmocka_unit_test(test_what_is_printable_stays),
 		cmocka_unit_test(test_a_progress_line_has_what_is_known),
 		cmocka_unit_test(test_a_progress_line_drops_what_has_no_room),
