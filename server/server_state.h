@@ -81,7 +81,8 @@ struct server_peer {
 	struct tern_timer guest_timer; /* deadline of a guest, see guests.c */
 	bool asks_again;               /* guest_timer asks the guest to join again */
 	bool has_status;               /* status.c: this guest's question was answered */
-	bool takes_pieces; /* store.c: a piece of a snapshot was sent to this guest */
+	bool takes_pieces;    /* store.c: a piece of a snapshot was sent to this guest */
+	uint8_t answer_count; /* store.c: answers to this guest besides pieces */
 	/* guests.c: end of the time for this guest's question, or for its piece; 0: neither. */
 	uint64_t question_until_ns;
 	bool lost; /* the job continues without this worker */

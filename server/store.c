@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Server 0 reads the snapshot that it begins with, for servers that do not see its directory (store.h).
+ * Server 0 reads the snapshot that it begins with, for servers that do not see its
+ * directory (store.h).
  *
- * A guest can read the files of this snapshot only: it sends no names, but the number of a part. It asks
- * for one piece at a time. When it has that, this server may not have heard so yet, so a guest has two
- * pieces at most in memory here, and all guests together have READINGS_MOST.
+ * A guest can read the files of this snapshot only: it sends no names, but the number of
+ * a part. It asks for one piece at a time. When it has that, this server may not have
+ * heard so yet, so a guest has two pieces at most in memory here, and all guests together
+ * have READINGS_MOST. Besides pieces a guest gets ANSWERS_MOST answers, so a guest that
+ * asks and takes no answer cannot fill the memory for messages.
  */
 #include "server/store.h"
 
@@ -16,6 +19,9 @@
 
 #define READINGS_MOST 16u
 #define OF_A_GUEST    2u
+/* Answers to a guest besides pieces: with which snapshot this server begins, and why a
+ * piece cannot be read. */
+#define ANSWERS_MOST 2u
 
 struct reading {               /* a piece on its way to a guest */
 	struct tern_list node; /* in server->readings */
@@ -95,6 +101,21 @@ static bool may_answer(struct server_peer *guest)
 	return false;
 }
 
+/* Refuses a guest that has had all answers which it can need. */
+static void answer(struct server_peer *guest, json_t *message)
+{
+	if (guest->answer_count == ANSWERS_MOST) {
+		json_decref(message);
+		server_refuse(guest,
+			"it has had %u answers about the snapshot: expected no further "
+			"question on this connection",
+			ANSWERS_MOST);
+		return;
+	}
+	guest->answer_count++;
+	tern_talk_say(&guest->talk, message);
+}
+
 static void say_begins(struct server_peer *guest)
 {
 	const struct tern_snapshot *found = resume_found(guest->server);
@@ -102,9 +123,8 @@ static void say_begins(struct server_peer *guest)
 
 	if (found)
 		id = found->id;
-	tern_talk_say(&guest->talk,
-		json_pack("{s:s, s:I, s:I}", "type", "begins", "step",
-			(json_int_t)id.step, "number", (json_int_t)id.number));
+	answer(guest, json_pack("{s:s, s:I, s:I}", "type", "begins", "step",
+			      (json_int_t)id.step, "number", (json_int_t)id.number));
 }
 
 void store_on_begins(struct server_peer *guest, const json_t *message)
@@ -139,7 +159,7 @@ static void give_up(struct reading *r, const char *why)
 	char text[300];
 
 	snprintf(text, sizeof(text), "%.200s: %s", r->path ? r->path : "a part", why);
-	tern_talk_say(&r->guest->talk,
+	answer(r->guest,
 		json_pack("{s:s, s:o}", "type", "piece", "text", tern_talk_text(text)));
 	drop(r);
 }

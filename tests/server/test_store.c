@@ -397,14 +397,24 @@ static void hear_piece(struct tern_talk *talk, const json_t *message)
 	heard_else(talk, message);
 }
 
-static void say_read(struct rig *rig, struct visitor *v)
+static void visit_as_guest(struct rig *rig, struct visitor *v)
 {
 	memset(&guest, 0, sizeof(guest));
 	visit(rig, v);
 	heard_else = v->talk.heard;
 	v->talk.heard = hear_piece;
-	tern_talk_say(&v->talk, json_pack("{s:s, s:i, s:i, s:i, s:i}", "type", "read",
-					"step", 7, "number", 1, "part", 0, "at", 0));
+}
+
+static void say_read_at(struct visitor *v, json_int_t step, json_int_t at)
+{
+	tern_talk_say(&v->talk, json_pack("{s:s, s:I, s:i, s:i, s:I}", "type", "read",
+					"step", step, "number", 1, "part", 0, "at", at));
+}
+
+static void say_read(struct rig *rig, struct visitor *v)
+{
+	visit_as_guest(rig, v);
+	say_read_at(v, 7, 0);
 }
 
 static void read_part(struct rig *rig, struct visitor *v)
@@ -432,6 +442,33 @@ static void test_a_guest_that_takes_no_piece_is_sent_away_for_now(void **state)
 	run_until(&f.rig, &v.refused);
 	assert_non_null(strstr(v.text, "no more of the snapshot within 30 s"));
 	assert_true(guest.later);
+	close_found(&f);
+}
+
+/* A guest that asks on and takes no answers would fill the memory for messages. */
+static void test_a_guest_that_asks_on_is_refused(void **state)
+{
+	struct found f;
+	struct visitor v[3];
+
+	(void)state;
+	open_found(&f);
+	visit_as_guest(&f.rig, &v[0]);
+	visit_as_guest(&f.rig, &v[1]);
+	for (unsigned i = 0; i < 3; i++) {
+		tern_talk_say(&v[0].talk, json_pack("{s:s}", "type", "begins"));
+		say_read_at(&v[1], 8, 0); /* of another snapshot */
+	}
+	visit_as_guest(&f.rig, &v[2]);
+	for (unsigned i = 0; i < 3; i++) {
+		guest.piece = false;
+		say_read_at(&v[2], 7, 1000000); /* behind the end */
+		run_until(&f.rig, i < 2 ? &guest.piece : &v[2].refused);
+	}
+	for (unsigned i = 0; i < 3; i++) {
+		run_until(&f.rig, &v[i].refused);
+		assert_non_null(strstr(v[i].text, "it has had 2 answers"));
+	}
 	close_found(&f);
 }
 
@@ -704,6 +741,7 @@ int main(void)
 		cmocka_unit_test(test_a_report_of_a_part_that_is_not_here_is_refused),
 		cmocka_unit_test(test_a_guest_that_asks_wrongly_is_refused),
 		cmocka_unit_test(test_a_guest_that_takes_no_piece_is_sent_away_for_now),
+		cmocka_unit_test(test_a_guest_that_asks_on_is_refused),
 		cmocka_unit_test(
 			test_a_guest_is_not_sent_away_while_the_disk_stands_still),
 		cmocka_unit_test(test_a_guest_hears_why_a_part_cannot_be_read),
