@@ -196,7 +196,9 @@ static void read_piece(struct tern_file_op *op)
 	struct server_peer *guest = r->guest;
 	int status = op->status;
 
-	if (r->server->over || !guest || guest->gone || guest->refused) {
+	/* guest_timer of a peer that has joined meanwhile must not be set again. */
+	if (r->server->over || !guest || guest->gone || guest->refused ||
+		server_has_joined(guest)) {
 		drop(r);
 		return;
 	}

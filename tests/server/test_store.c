@@ -485,21 +485,31 @@ static int stand_still(struct tern_env *env, struct tern_file_op *op)
 	return 0;
 }
 
+/* Lets the disk stand still, and a guest ask for a piece. Returns the operations of the environment, which the
+ * caller sets again. */
+static const struct tern_env_ops *read_slowly(struct rig *rig, struct visitor *v)
+{
+	static struct tern_env_ops still;
+	const struct tern_env_ops *ops = rig->at.env->ops;
+
+	still = *ops;
+	still.file = stand_still;
+	rig->at.env->ops = &still;
+	disk.asked = false;
+	say_read(rig, v);
+	run_until(rig, &disk.asked);
+	return ops;
+}
+
 static void test_a_guest_is_not_sent_away_while_the_disk_stands_still(void **state)
 {
 	const struct tern_env_ops *ops;
-	struct tern_env_ops still;
 	struct found f;
 	struct visitor v;
 
 	(void)state;
 	open_found(&f);
-	ops = f.rig.at.env->ops;
-	still = *ops;
-	still.file = stand_still;
-	f.rig.at.env->ops = &still;
-	say_read(&f.rig, &v);
-	run_until(&f.rig, &disk.asked);
+	ops = read_slowly(&f.rig, &v);
 	tern_timer_set(f.rig.at.ctx, &newest(&f.rig)->guest_timer, 0);
 	for (unsigned i = 0; i < 1000; i++)
 		step(&f.rig);
@@ -508,6 +518,33 @@ static void test_a_guest_is_not_sent_away_while_the_disk_stands_still(void **sta
 	assert_int_equal(tern_env_file(f.rig.at.env, disk.op), 0);
 	run_until(&f.rig, &guest.piece);
 	assert_string_equal(guest.text, "");
+	close_found(&f);
+}
+
+/* The time of a guest ends when it joins. */
+static void test_a_guest_that_joins_gets_no_piece_and_no_time_limit(void **state)
+{
+	uint64_t limit = tern_clock_ns() + 20 * TERN_NS_PER_S;
+	const struct tern_env_ops *ops;
+	struct tern_file_op *op;
+	struct found f;
+	struct visitor v;
+
+	(void)state;
+	open_found(&f);
+	ops = read_slowly(&f.rig, &v);
+	op = disk.op;
+	say_join(&v, job_of(&f.rig, &sync_job, 1, ELEMENTS, 1), 0);
+	run_until(&f.rig, &newest(&f.rig)->is_worker);
+	/* The part that the job needs is not read yet, so the server goes on. */
+	assert_int_equal(ops->file(f.rig.at.env, op), 0);
+	while (f.rig.server->reading_count && tern_clock_ns() < limit)
+		step(&f.rig);
+	assert_int_equal(f.rig.server->reading_count, 0);
+	assert_false(f.rig.server->over);
+	assert_false(guest.piece);
+	assert_int_equal(newest(&f.rig)->guest_timer.place, 0);
+	f.rig.at.env->ops = ops;
 	close_found(&f);
 }
 
@@ -744,6 +781,7 @@ int main(void)
 		cmocka_unit_test(test_a_guest_that_asks_on_is_refused),
 		cmocka_unit_test(
 			test_a_guest_is_not_sent_away_while_the_disk_stands_still),
+		cmocka_unit_test(test_a_guest_that_joins_gets_no_piece_and_no_time_limit),
 		cmocka_unit_test(test_a_guest_hears_why_a_part_cannot_be_read),
 		cmocka_unit_test(test_a_server_hangs_up_when_it_has_the_manifest),
 		cmocka_unit_test(test_wrong_answers_of_server_0_end_the_server),
