@@ -7,12 +7,16 @@ patch is applied, the scenario must fail for none of the first third of the seed
 REACH_SEEDS), or a later failure would prove nothing; and it must run a line that the patch changes in each
 file, and, unless NAMEs are given, the lines in reached.txt (reach.py). These two need gcc and gcov.
 
+A bug that only a hostile or broken process brings to light, or a certain order of few events, does not show
+itself in a scenario. Such a patch names a unit test, which must pass before the patch and fail with it.
+
 usage: run.py [--seeds N] [NAME...]
        run.py --applies
 
 --applies only tests that every patch still applies, and that every mark names a line: whoever changes the
 code of a patch or a mark must write the patch or mark anew.
-A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/system/sim).
+A patch begins with the lines "What:" (the bug, in words) and "Scenario:" (of tests/system/sim) or "Test:" (its name
+in meson).
 """
 import argparse
 import os
@@ -34,7 +38,9 @@ REACH_SHARE, REACH_SEEDS = 3, 300
 
 
 def said(patch, key):
-    return re.search(rf"^{key}: (.*)$", patch.read_text(), re.M).group(1)
+    """What the patch says of it; None: nothing."""
+    found = re.search(rf"^{key}: (.*)$", patch.read_text(), re.M)
+    return found and found.group(1)
 
 
 def apply(directory, patch, *options):
@@ -44,9 +50,9 @@ def apply(directory, patch, *options):
 
 
 class Copy:
-    """A copy of the sources, built far enough for the scenarios."""
+    """A copy of the sources; if `simulates`, built far enough for the scenarios."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, simulates):
         self.top = Path(directory)
         for source in TOP.iterdir():
             name = source.name
@@ -57,11 +63,12 @@ class Copy:
                                 ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, self.top / name)
-        self.counts = not reach.missing()
+        self.counts = simulates and not reach.missing()
         # The counters make the scenarios several times slower, so only one build has them. The other build is
         # optimised only as far as its seeds gain more time than the compiler takes longer.
         self.run("meson", "setup", "build", "-Dcuda=disabled", "-Doptimization=1")
-        self.build("build")
+        if simulates:
+            self.build("build")
         if self.counts:
             self.run("meson", "setup", reach.BUILD, "-Dcuda=disabled", "-Doptimization=0", "-Db_coverage=true",
                      CC=reach.COMPILER)
@@ -74,6 +81,14 @@ class Copy:
 
     def build(self, directory):
         self.run("ninja", "-C", directory, "tests/system/sim/sim_run")
+
+    def test_fails(self, name):
+        """Builds and runs a unit test."""
+        done = subprocess.run(["meson", "test", "-C", "build", name], cwd=self.top, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+        counts = re.findall(r"^(?:Fail|Timeout): +(\d+)", done.stdout, re.M)
+        assert len(counts) == 2, f"{name} cannot be built, or is no test:\n{done.stdout[-3000:]}"
+        return any(map(int, counts))
 
     def failures(self, scenario, seeds):
         """How many of the seeds failed, and how many were run until a tenth of them had failed."""
@@ -110,6 +125,18 @@ def is_noticed(copy, reached, patch, seeds):
     assert failed * 10 >= seeds, f"{patch.stem}: noticed by {failed} of {seeds} seeds only"
 
 
+def passes(copy, test):
+    assert not copy.test_fails(test), f"{test} fails without any patch"
+
+
+def is_noticed_by_test(copy, patch):
+    apply(copy.top, patch)
+    try:
+        assert copy.test_fails(said(patch, "Test")), f"{patch.stem}: {said(patch, 'Test')} passes"
+    finally:
+        apply(copy.top, patch, "--reverse")
+
+
 def is_reached(copy, reached, *mark):
     if not copy.counts:
         raise tap.Skip(reach.missing())
@@ -138,9 +165,11 @@ def main():
     if not patches:
         sys.exit(f"run.py: {' '.join(arguments.names)}: there is no such mutant")
     with tempfile.TemporaryDirectory(prefix="tern-mutants-") as directory:
-        copy = Copy(directory)
+        simulated = [p for p in patches if said(p, "Scenario")]
+        tested = [p for p in patches if said(p, "Test")]
+        copy = Copy(directory, bool(simulated))
         reached = reach.Reach(directory, min(arguments.seeds // REACH_SHARE + 1, REACH_SEEDS))
-        scenarios = sorted({said(p, "Scenario") for p in patches})
+        scenarios = sorted({said(p, "Scenario") for p in simulated})
         # The lines are counted first, before any patch is applied to the copy.
         for scenario in scenarios if copy.counts else ():
             reached.counts(scenario)
@@ -151,7 +180,10 @@ def main():
             for scenario, path, text in reach.marks()]
         tap.run(unpatched + marks
                 + [named(f"{p.stem}_is_noticed", is_noticed, copy, reached, p, arguments.seeds)
-                   for p in patches])
+                   for p in simulated]
+                + [named(f"{test}_unpatched_passes", passes, copy, test)
+                   for test in sorted({said(p, "Test") for p in tested})]
+                + [named(f"{p.stem}_is_noticed", is_noticed_by_test, copy, p) for p in tested])
 
 
 if __name__ == "__main__":
