@@ -360,7 +360,7 @@ static void start_doubled(struct job *j, struct member *m)
 static void make_doubled_again(struct job *j, struct member *m)
 {
 	if (!m->doubled || !goes_back(m) || m->server->stats.drained ||
-		job_is_complete(j))
+		m->server->stats.replaced || job_is_complete(j))
 		return;
 	if (!m->again_ns) {
 		m->again_ns = tern_sim_now_ns(j->sim) + BACK_PAUSE_NS;
