@@ -21,6 +21,8 @@
  *       server is given twice as long each time, without a limit: it may read a large snapshot. A
  *       process that hangs accepts no connection, so the worker does not wait that long for it;
  *     - this host has no fabric for the address (after UNREACHED_NS, too);
+ *     - another server cannot be reached, and no other address of it is known: the process at this
+ *       server's other address may know where it is;
  *     - all servers have welcomed the worker, but the steps have not begun for 10 s (wait.c), and the
  *       other address was told as that of a process in the server's place. A turn does not change
  *       which of the two addresses that is (struct tern_worker_place).
@@ -133,6 +135,14 @@ bool places_turn_at_last(struct tern_worker *w)
 		if (places_look_elsewhere(s))
 			return true;
 	}
+	return false;
+}
+
+bool places_turn_any(struct tern_worker *w)
+{
+	for (uint32_t i = 0; i < w->job.server_count && w->state <= WORKER_RUNNING; i++)
+		if (places_look_elsewhere(&w->servers[i]))
+			return true;
 	return false;
 }
 

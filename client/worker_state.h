@@ -480,6 +480,9 @@ bool places_look_elsewhere(struct worker_server *s);
 /* The steps have not begun for long: turns to the other address of a server. False: no server has one
  * that is worth a try. */
 bool places_turn_at_last(struct tern_worker *w);
+/* A server cannot be reached, and no other address of it is known: turns to the other address of any
+ * server. False: none has one. */
+bool places_turn_any(struct tern_worker *w);
 void places_on_address(struct worker_server *from, const json_t *message);
 void places_on_follower(struct worker_server *s, const json_t *message);
 

@@ -345,6 +345,23 @@ static void test_of_two_servers_the_one_that_has_been_in_the_job_counts(void **s
 	hear_of_0(1, ",\"begun\":true", true);
 }
 
+/* Server 1 cannot be reached. The process at server 0's other address may know where it is. */
+static void test_a_worker_that_cannot_reach_a_server_asks_elsewhere(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &two);
+	JOB_UNTIL(&j, w->servers[0].welcome);
+	assert_false(places_turn_any(w));
+	know(w, 0, TERN_PLACE_OWN);
+	assert_true(places_turn_any(w));
+	assert_int_equal(w->status, -EAGAIN);
+	assert_string_equal(known.moved_to, OTHER);
+	job_close(&j);
+}
+
 static void test_a_worker_leaves_an_address_that_its_host_cannot_dial(void **state)
 {
 	struct tern_worker *w;
@@ -400,6 +417,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_makes_room_for_another_is_left),
 		cmocka_unit_test(
 			test_of_two_servers_the_one_that_has_been_in_the_job_counts),
+		cmocka_unit_test(test_a_worker_that_cannot_reach_a_server_asks_elsewhere),
 		cmocka_unit_test(
 			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
 	};
