@@ -75,6 +75,8 @@
  *                      it was in the job already. The answer is {"type":"known"}, "refused",
  *                      "again" while the other server has a server j, or "removed". To server 0
  *                      also with "stays":true: server j goes back, and is where it was
+ *   server -> server   {"type":"complete"}: the job is complete, and the receiver, which has been in
+ *                      it, and waits to be server j, is not needed
  *   server -> worker   {"type":"address", "server":j, "address":a}
  *
  * Messages of followers are in server/follower.h.

@@ -178,6 +178,17 @@ static void on_serves(struct member_link *l)
 		s->opts.index, l->address);
 }
 
+/* The job has come to its end with another process as this server. */
+static void on_complete(const struct member_link *l)
+{
+	struct tern_server *s = l->server;
+
+	if (s->running || s->over)
+		return;
+	server_note(s, "the job is complete, says the server at %s", l->address);
+	server_fail(s, 0, "the job is complete");
+}
+
 static void link_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct member_link *l = tern_container_of(talk, struct member_link, talk);
@@ -200,6 +211,8 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 				l->address);
 	} else if (strcmp(type, "serves") == 0) {
 		on_serves(l);
+	} else if (strcmp(type, "complete") == 0) {
+		on_complete(l);
 	} else if (strcmp(type, "refused") == 0) {
 		refused(l, message);
 	}

@@ -136,6 +136,12 @@ static void say_end(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
+	/* It was in the job, and another process has been that server at the end. */
+	if (s->status == 0 && p->has_begun) {
+		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "complete"));
+		tern_peer_close(p->peer);
+		return;
+	}
 	if (!server_has_joined(p) || p->returning) {
 		if (!s->by_operator)
 			server_refuse_for_now(p, "the server is ending");

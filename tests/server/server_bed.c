@@ -130,6 +130,8 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		v->serves = true;
 	} else if (strcmp(tern_talk_type(message), "removed") == 0) {
 		v->removed = true;
+	} else if (strcmp(tern_talk_type(message), "complete") == 0) {
+		v->complete = true;
 	} else if (strcmp(tern_talk_type(message), "address") == 0) {
 		v->told = true;
 	} else if (strcmp(tern_talk_type(message), "refused") == 0 ||

@@ -17,7 +17,7 @@ struct end { /* one process, simulated within this one */
 struct visitor {
 	struct tern_talk talk;
 	struct tern_peer *peer;
-	bool down, welcome, refused, again, aborted, removed;
+	bool down, welcome, refused, again, aborted, removed, complete;
 	bool serves; /* a follower was told that its server lives */
 	bool told;   /* a worker was told the address of a server */
 	/* A worker was asked for the given initial values; a server heard that all servers

@@ -328,6 +328,29 @@ static void test_one_process_is_a_server(void **state)
 	stop_and_close(&rig);
 }
 
+/* Of two processes that say that they are server 1, one is known, and the other one waits. */
+static void test_who_was_in_the_job_hears_that_it_is_complete(void **state)
+{
+	static const char *const begun =
+		"{\"type\":\"address\",\"server\":1,\"begun\":true,"
+		"\"address\":\"tcp://127.0.0.1:9\"}";
+	struct visitor first, second;
+	struct rig rig;
+
+	(void)state;
+	open_and_say(&rig, &first, begun);
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	visit(&rig, &second);
+	say(&second, begun);
+	run_until(&rig, &second.again);
+	server_fail(rig.server, 0, "the job is complete");
+	run_until(&rig, &first.complete);
+	run_until(&rig, &second.complete);
+	assert_false(first.refused || second.refused);
+	close_rig(&rig);
+}
+
 /* Server 1 was not lost, so no worker is told its address, and it hears that the newest view does
  * not have it. */
 static void test_a_server_that_stays_hears_that_it_is_removed(void **state)
@@ -409,6 +432,28 @@ static void step_both(struct rig *rig, struct rig *comer)
 		step(rig);
 		step(comer);
 	}
+}
+
+static void test_a_server_that_waits_ends_when_the_job_is_complete(void **state)
+{
+	struct rig member, comer;
+	const char *address;
+
+	(void)state;
+	open_told(&member);
+	address = tern_server_address(member.server);
+	come(&comer, &address, &member);
+	comer.server->opts.has_begun = true;
+	until_told(&member, &comer);
+	newest(&member)->has_begun = true;
+	server_fail(member.server, 0, "the job is complete");
+	while (!comer.server->over) {
+		step(&member);
+		step(&comer);
+	}
+	assert_int_equal(comer.server->status, 0);
+	close_rig(&comer);
+	close_rig(&member);
 }
 
 /* When the steps begin, the link stays: workers that come later ask the member. */
@@ -733,6 +778,8 @@ int main(void)
 		cmocka_unit_test(
 			test_a_server_without_a_job_tells_only_a_job_that_goes_back),
 		cmocka_unit_test(test_one_process_is_a_server),
+		cmocka_unit_test(test_who_was_in_the_job_hears_that_it_is_complete),
+		cmocka_unit_test(test_a_server_that_waits_ends_when_the_job_is_complete),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
 		cmocka_unit_test(test_a_member_that_is_server_0_is_told_once),

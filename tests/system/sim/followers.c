@@ -41,6 +41,7 @@ struct standby {
 	bool stands; /* it is about to become a candidate, or is one */
 	struct member candidate;
 	bool is_candidate;
+	bool done;          /* it has heard that the job is complete */
 	uint64_t again_ns;  /* when the next process is made; 0: not yet known */
 	uint64_t stands_ns; /* since when it stands */
 	unsigned starts, hurts;
@@ -201,7 +202,8 @@ static void candidate_ended(struct job *j, struct standby *b)
 	struct member *m = &b->candidate;
 	bool follows_again = m->server->stats.follows_again;
 
-	if (m->status != -EAGAIN && !job_is_complete(j)) {
+	b->done = m->status == 0;
+	if (m->status != -EAGAIN && !b->done && !job_is_complete(j)) {
 		printf("%d %s\n", m->status, m->text);
 		complain(j, b, "its server has failed");
 	}
@@ -248,6 +250,7 @@ static void follower_ended(struct job *j, struct standby *b)
 		if (b->status != -ECANCELED)
 			complain(j, b, "has failed");
 	}
+	b->done = b->status == 0;
 	b->stands = b->memory && !stats.server_lives;
 	b->stands_ns = tern_sim_now_ns(j->sim);
 	bury(b);
@@ -256,7 +259,7 @@ static void follower_ended(struct job *j, struct standby *b)
 
 static void start_next(struct job *j, struct standby *b)
 {
-	if (!j->has_begun || job_is_complete(j) || !is_time(j, b))
+	if (!j->has_begun || job_is_complete(j) || b->done || !is_time(j, b))
 		return;
 	b->again_ns = 0;
 	if (b->stands)
