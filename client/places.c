@@ -30,8 +30,9 @@
  * A worker that the others can tell a new address need not try: it turns at once (places_on_address). It
  * does not if it has been welcomed at the address that it knows: the other one may be that of the same
  * process, or the one that has welcomed it is a former one that has woken up, and the steps do not
- * begin. But if exactly one of the two processes has been in the job before ("begun" in "address" and
- * in "welcome"), all workers turn to that one.
+ * begin. But all workers turn to the one of the two processes with which the steps have begun ("serves" in
+ * "address"), or, if they have not, to the only one that has been in the job before ("begun" in "address"
+ * and in "welcome").
  */
 #include "client/worker_state.h"
 
@@ -227,6 +228,7 @@ void places_on_address(struct worker_server *from, const json_t *message)
 	const char *address = json_string_value(json_object_get(message, "address"));
 	const json_t *number = json_object_get(message, "server");
 	bool begun = json_is_true(json_object_get(message, "begun"));
+	bool serves = json_is_true(json_object_get(message, "serves"));
 	struct worker_server *s;
 	uint32_t i = 0;
 
@@ -239,7 +241,7 @@ void places_on_address(struct worker_server *from, const json_t *message)
 		return;
 	s = &w->servers[i];
 	/* A server that tells another address for its own number makes room for its follower. */
-	if (!s->welcome || s == from || (begun && !s->has_begun))
+	if (!s->welcome || s == from || serves || (begun && !s->has_begun))
 		follow(s, address);
 	else
 		set_other(s, address, TERN_PLACE_NEW);

@@ -74,10 +74,12 @@
  *                      the place of server number j, which was lost, or is to be added; "begun":true:
  *                      it was in the job already. The answer is {"type":"known"}, "refused",
  *                      "again" while the other server has a server j, or "removed". To server 0
- *                      also with "stays":true: server j goes back, and is where it was
+ *                      also with "stays":true: server j goes back, and is where it was. Once more
+ *                      with "life":l when the steps have begun with it, in this life of the job
  *   server -> server   {"type":"complete"}: the job is complete, and the receiver, which has been in
  *                      it, and waits to be server j, is not needed
- *   server -> worker   {"type":"address", "server":j, "address":a}
+ *   server -> worker   {"type":"address", "server":j, "address":a}; "serves":true: the steps have begun
+ *                      with this process
  *
  * Messages of followers are in server/follower.h.
  *

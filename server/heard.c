@@ -137,7 +137,7 @@ static const struct word {
 } words[] = {
 	{"join", GUEST, ANY_TIME, join_on_join},
 	{"peer", GUEST, ANY_TIME, join_on_peer},
-	{"address", GUEST, ANY_TIME, members_on_address},
+	{"address", GUEST | NEWCOMER, ANY_TIME, members_on_address},
 	{"follow", GUEST, ANY_TIME, follow_on_follow},
 	{"drain", GUEST, ANY_TIME, view_on_drain},
 	{"end", GUEST, ANY_TIME, abort_on_end},

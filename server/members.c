@@ -17,6 +17,11 @@
  * a connection to each member, and makes it anew when it is lost: a member that goes back to a
  * snapshot (opts.goes_back) ends all of its connections.
  *
+ * Two processes may come in one lost server's place, each with members that know it. Server 0 starts the
+ * steps with one of them, which then tells its members the life of the job ("life"). A member that has
+ * begun in the same life knows only this process from then on, and sends the other one away. A server that
+ * was replaced and has woken up may name the same life, so it never takes the place of a process that does.
+ *
  * A server that was made with the memory of a follower (follower.h) asks the server whose follower it was,
  * too (opts.follows), and tells the members of itself only while it has no connection to that one. If that
  * one lives, this server ends, and its process follows it again. In a job of several servers, server 0
@@ -39,6 +44,9 @@
 #include "base/util.h"
 #include "rendezvous/peer.h"
 
+/* How often a server whose steps have begun asks a member that goes on with another process, one time in
+ * 0.1 s. The member may hear a moment later that the steps have begun. */
+#define ASKS_MOST 20u
 /* The pause before a member is dialled again: it is twice as long each time that the member does not
  * take this server's word. */
 #define PAUSE_NS     (10 * TERN_NS_PER_MS)
@@ -54,6 +62,7 @@ struct member_link { /* connection to a member */
 	bool up, broken, gone;
 	bool knows; /* the member has taken this server's word */
 	bool done; /* the steps have begun with this server: the member need not know more */
+	uint32_t asks; /* times that the member was asked since then (ASKS_MOST) */
 	bool said_waiting, said_unreachable; /* noted already */
 	bool is_followed;                    /* opts.follows: nothing is noted of it */
 	/* The last attempt has found that no process listens there. Or, if is_followed: a process has
@@ -93,11 +102,12 @@ static void say_address(struct member_link *l)
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:I, s:b}", "type",
+			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:I, s:b, s:I}", "type",
 				"address", "server", (json_int_t)s->opts.index, "address",
 				address, "begun", members_has_begun(s), "stays",
 				!s->opts.member_count, "follows", l->is_followed, "step",
-				(json_int_t)s->first_version, "serves", s->running));
+				(json_int_t)s->first_version, "serves", s->running,
+				"life", (json_int_t)(s->running ? s->life : 0)));
 }
 
 /* Tries again in a moment. */
@@ -136,12 +146,12 @@ static void told_later(struct member_link *l)
 {
 	struct tern_server *s = l->server;
 
-	if (s->running) {
+	if (s->running && l->asks++ == ASKS_MOST) {
 		l->done = true;
 		tern_peer_close(l->peer);
 		return;
 	}
-	if (!l->said_waiting && !l->is_followed)
+	if (!s->running && !l->said_waiting && !l->is_followed)
 		server_note(s,
 			"the server at %s has another server %u, or cannot take one "
 			"now: waits until it can",
@@ -367,11 +377,14 @@ static void leave(struct member_link *l)
 	tern_peer_free(TERN_TAKE(l->peer));
 }
 
-/* Server 0 need not know more. The links to members stay: workers that come later ask the members
- * for this server's address. A process that was started anew in the followed server's place hears that it
- * is not needed. */
+/* The links to members stay: workers that come later ask the members for this server's address, and
+ * each member hears that it is the right one. Server 0 need not know more. A process that was started anew
+ * in the followed server's place hears that it is not needed. */
 void members_begun(struct tern_server *s)
 {
+	for (uint32_t i = 0; i < s->opts.member_count; i++)
+		if (s->member_links[i].peer && !s->member_links[i].gone)
+			say_address(&s->member_links[i]);
 	for (uint32_t i = s->opts.member_count; i < s->member_link_count; i++) {
 		struct member_link *l = &s->member_links[i];
 
@@ -420,11 +433,30 @@ void members_fini(struct tern_server *s)
 
 /* ---- the member ---- */
 
+/* True if the steps have begun with the process that has told its address, and with this server. */
+static bool makes_steps(const struct server_peer *p)
+{
+	return p->server->running && p->life && p->life == p->server->life;
+}
+
+/* True if the process may be the server that it says it is. During the steps that is only the one with
+ * which they have begun. */
+static bool may_be_right(const struct server_peer *p)
+{
+	return !p->server->running || makes_steps(p);
+}
+
+static bool may_be_told(const struct server_peer *p)
+{
+	return p->address && !p->stays && !p->gone && may_be_right(p);
+}
+
 static void tell(const struct server_peer *newcomer, struct server_peer *p)
 {
-	tern_talk_say(&p->talk, json_pack("{s:s, s:I, s:s, s:b}", "type", "address",
-					"server", (json_int_t)newcomer->index, "address",
-					newcomer->address, "begun", newcomer->has_begun));
+	tern_talk_say(&p->talk,
+		json_pack("{s:s, s:I, s:s, s:b, s:b}", "type", "address", "server",
+			(json_int_t)newcomer->index, "address", newcomer->address,
+			"begun", newcomer->has_begun, "serves", makes_steps(newcomer)));
 }
 
 void members_tell(struct server_peer *worker)
@@ -433,7 +465,7 @@ void members_tell(struct server_peer *worker)
 		const struct server_peer *p =
 			tern_list_entry(n, struct server_peer, node);
 
-		if (p->address && !p->stays && !p->gone)
+		if (may_be_told(p))
 			tell(p, worker);
 	}
 }
@@ -484,11 +516,11 @@ const char *members_address_of(const struct tern_server *s, uint32_t index)
 
 	if (index == 0)
 		return members_find(s, 0);
-	return p ? p->address : s->job.servers[index];
+	return p && may_be_right(p) ? p->address : s->job.servers[index];
 }
 
-/* Another process has come as this server, and has been in the job, which the first one has not: it
- * takes the place, so that all members know one of the two. */
+/* Another process has come as this server, and has been in the job, which the first one has not, or makes
+ * its steps: it takes the place, so that all members know one of the two. */
 static void displace(struct server_peer *first)
 {
 	first->refused = true;
@@ -615,12 +647,13 @@ static void take_place(
 {
 	struct tern_server *s = p->server;
 	struct server_peer *first = find_newcomer(s, number);
+	bool is_right = first && makes_steps(p) && !makes_steps(first);
 
-	if (first && p->has_begun && !first->has_begun && !s->running)
+	if (is_right || (first && p->has_begun && !first->has_begun && !s->running))
 		displace(first);
-	if (has_server(s, number)) {
+	if (!is_right && has_server(s, number)) {
 		guests_ask_later(p);
-		if (!p->has_begun)
+		if (!p->has_begun && !p->life)
 			maybe_lost(p, number);
 		return;
 	}
@@ -632,6 +665,13 @@ static void take_place(
 	if (number == 0 && s->to_zero && !s->running &&
 		strcmp(s->to_zero->zero, p->address) != 0)
 		start_again(s);
+}
+
+/* The steps have begun with a process that this server knows already. */
+static void on_life(const struct server_peer *newcomer)
+{
+	if (may_be_told(newcomer) && makes_steps(newcomer))
+		tell_all(newcomer);
 }
 
 void members_on_address(struct server_peer *p, const json_t *message)
@@ -648,6 +688,11 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			"its message \"address\" is wrong: expected a server from 0 to "
 			"%u, and an address of at most %u printable characters",
 			TERN_SERVERS_MAX - 1, TERN_ADDRESS_BYTES - 1);
+		return;
+	}
+	p->life = (uint64_t)json_integer_value(json_object_get(message, "life"));
+	if (p->address) {
+		on_life(p);
 		return;
 	}
 	if (!s->opts.goes_back || (s->has_job && s->job.mode != TERN_MODE_SYNC)) {

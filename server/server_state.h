@@ -124,7 +124,9 @@ struct server_peer {
 	bool follower_waits; /* members.c: it waits to take this server's place */
 	bool stays;     /* such a server was not lost, and all know its address already */
 	bool has_begun; /* its process has been in the job, and may have it in memory */
-	bool up;        /* server 0: the connection was there once */
+	/* Life of the job (memory.c) in which the steps have begun with it; 0: they have not. */
+	uint64_t life;
+	bool up; /* server 0: the connection was there once */
 	/* Address of server 0, as this worker (to_zero: worker 0) has sent it. */
 	char zero[128];
 	/* Number of this worker; index of this server in the job, but if it has told its address

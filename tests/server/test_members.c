@@ -328,6 +328,92 @@ static void test_one_process_is_a_server(void **state)
 	stop_and_close(&rig);
 }
 
+/* Says that the steps have begun with server 1, at `port`, in life `life` of the job. */
+static void say_life(struct visitor *v, unsigned port, unsigned life)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		"{\"type\":\"address\",\"server\":1,\"address\":\"tcp://127.0.0.1:%u\","
+		"\"life\":%u}",
+		port, life);
+	say(v, text);
+}
+
+static void know_first(struct rig *rig, struct visitor *first)
+{
+	open_and_say(rig, first, of_1);
+	while (!newest(rig) || !newest(rig)->address)
+		step(rig);
+	rig->server->running = true;
+	rig->server->life = 7;
+}
+
+/* Ends a server that has no job, although its steps seem to have begun. */
+static void close_running(struct rig *rig)
+{
+	rig->server->running = false;
+	stop_and_close(rig);
+}
+
+static void test_the_process_with_which_the_steps_begin_is_the_server(void **state)
+{
+	struct visitor first, second;
+	struct rig rig;
+
+	(void)state;
+	know_first(&rig, &first);
+	visit(&rig, &second);
+	say_life(&second, 10,
+		6); /* another life of the job, as that of a server that was replaced */
+	run_until(&rig, &second.again);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	say_life(&second, 10, 7);
+	run_until(&rig, &first.again);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	close_running(&rig);
+}
+
+/* A server that was replaced and has woken up may know the same life. */
+static void test_of_two_that_make_steps_the_known_one_stays(void **state)
+{
+	struct visitor first, second;
+	struct rig rig;
+
+	(void)state;
+	know_first(&rig, &first);
+	say_life(&first, 9, 7);
+	visit(&rig, &second);
+	say_life(&second, 10, 7);
+	run_until(&rig, &second.again);
+	assert_false(first.again);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	close_running(&rig);
+}
+
+/* During the steps a worker hears of no other process than the one with which they have begun. */
+static void test_workers_are_sent_to_no_process_that_waits(void **state)
+{
+	struct visitor worker, first;
+	struct rig rig;
+
+	(void)state;
+	know_first(&rig, &first);
+	visit(&rig, &worker);
+	for (int i = 0; i < 200; i++)
+		step(&rig);
+	members_tell(newest(&rig));
+	for (int i = 0; i < 200; i++)
+		step(&rig);
+	assert_false(worker.told);
+	say_life(&first, 9, 7);
+	for (int i = 0; i < 200; i++)
+		step(&rig);
+	members_tell(newest(&rig));
+	run_until(&rig, &worker.told);
+	close_running(&rig);
+}
+
 /* Of two processes that say that they are server 1, one is known, and the other one waits. */
 static void test_who_was_in_the_job_hears_that_it_is_complete(void **state)
 {
@@ -680,6 +766,20 @@ static void test_a_process_that_has_begun_is_no_proof_of_a_loss(void **state)
 	close_rig(&rig);
 }
 
+/* A server that makes steps may connect anew to tell its address. */
+static void test_a_process_that_makes_steps_is_no_proof_of_a_loss(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	come_as_1(&rig, &v, ",\"life\":7");
+	run_until(&rig, &v.again);
+	assert_false(rig.server->over);
+	close_rig(&rig);
+}
+
 /* ---- before the steps ---- */
 
 /* Another server says that these processes of the workers have joined it. */
@@ -778,6 +878,10 @@ int main(void)
 		cmocka_unit_test(
 			test_a_server_without_a_job_tells_only_a_job_that_goes_back),
 		cmocka_unit_test(test_one_process_is_a_server),
+		cmocka_unit_test(
+			test_the_process_with_which_the_steps_begin_is_the_server),
+		cmocka_unit_test(test_of_two_that_make_steps_the_known_one_stays),
+		cmocka_unit_test(test_workers_are_sent_to_no_process_that_waits),
 		cmocka_unit_test(test_who_was_in_the_job_hears_that_it_is_complete),
 		cmocka_unit_test(test_a_server_that_waits_ends_when_the_job_is_complete),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
@@ -793,6 +897,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_has_a_follower_is_waited_for),
 		cmocka_unit_test(test_a_process_that_waits_already_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_process_that_has_begun_is_no_proof_of_a_loss),
+		cmocka_unit_test(test_a_process_that_makes_steps_is_no_proof_of_a_loss),
 		cmocka_unit_test(
 			test_a_loss_of_an_earlier_process_costs_the_next_one_nothing),
 		cmocka_unit_test(

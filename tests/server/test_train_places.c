@@ -345,6 +345,12 @@ static void test_of_two_servers_the_one_that_has_been_in_the_job_counts(void **s
 	hear_of_0(1, ",\"begun\":true", true);
 }
 
+static void test_of_two_servers_the_one_that_makes_steps_counts(void **state)
+{
+	(void)state;
+	hear_of_0(1, ",\"serves\":true", true);
+}
+
 /* Server 1 cannot be reached. The process at server 0's other address may know where it is. */
 static void test_a_worker_that_cannot_reach_a_server_asks_elsewhere(void **state)
 {
@@ -417,6 +423,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_that_makes_room_for_another_is_left),
 		cmocka_unit_test(
 			test_of_two_servers_the_one_that_has_been_in_the_job_counts),
+		cmocka_unit_test(test_of_two_servers_the_one_that_makes_steps_counts),
 		cmocka_unit_test(test_a_worker_that_cannot_reach_a_server_asks_elsewhere),
 		cmocka_unit_test(
 			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
