@@ -173,9 +173,10 @@ static void test_a_wrong_piece_of_server_0_ends_the_server(void **state)
 
 static bool noted_loss;
 
-static void note_loss(void *arg, const char *text)
+static void note_loss(void *arg, const char *text, bool comes)
 {
 	(void)arg;
+	(void)comes;
 	noted_loss = noted_loss || strstr(text, "a piece of a snapshot has not come");
 }
 
