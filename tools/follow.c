@@ -9,10 +9,9 @@
 #include "base/clock.h"
 #include "tools/report.h"
 
-/* How long a server that goes back is tried while it cannot be reached, before its follower comes in its
- * place; and one attempt. */
-#define RETURNS_NS (2 * TERN_NS_PER_S)
-#define RETURN_S   1
+/* How many seconds a server that goes back is tried while it cannot be reached, before its follower comes
+ * in its place. */
+#define RETURNS_S 2
 
 /* The server has accepted this process as its follower. */
 static void take_number(struct standby *b, uint32_t number)
@@ -70,7 +69,7 @@ static int begin(struct standby *b)
 			.updater = b->updater,
 			.server = b->server,
 			.listen = b->listen,
-			.wait_ns = b->memory ? RETURNS_NS : b->wait_s * TERN_NS_PER_S,
+			.wait_ns = (b->memory ? RETURNS_S : b->wait_s) * TERN_NS_PER_S,
 			.memory_bytes = b->memory_bytes,
 			.omits = b->omits,
 			.via = b->via,
@@ -114,7 +113,7 @@ static int reopen(struct standby *b)
 		role_note(b->role, text);
 	}
 	tern_follower_free(TERN_TAKE(b->follower));
-	r = role_open_again(b->role, b->memory ? RETURN_S : 0);
+	r = role_open_again(b->role, b->memory ? RETURNS_S : 0);
 	return r == 0 && !role_back_pause(b->role) ? -ECANCELED : r;
 }
 
