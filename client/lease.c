@@ -66,14 +66,14 @@ static bool is_worker(const struct tern_worker *w, const json_t *number)
 	return json_is_integer(number) && i >= 0 && i < w->job.workers;
 }
 
-/* The servers have cut this worker off. If the steps have not begun, it has only to join anew. */
+/* The servers have cut this worker off. If it has begun no step with them, it has only to join anew. */
 static void cut_off(struct worker_server *s, const char *text)
 {
 	struct tern_worker *w = s->worker;
 
 	w->results.cut = w->back_is_possible;
 	if (!w->begun && worker_may_go_back(w))
-		worker_give_up(w, -EAGAIN, "server %u has freed this worker's place: %s",
+		worker_give_up(w, -EAGAIN, "server %u has cut this worker off: %s",
 			s->number, text);
 	else
 		worker_give_up(w, -ECONNABORTED,

@@ -9,11 +9,12 @@
  * announces.
  *
  *   worker -> server   {"type":"join", "worker":i, "incarnation":n, "server":j,
- *                      "job":{...}}: n is a random number of the process. "back":true: the
+ *                      "job":{...}}: n is a random number that is drawn each
+ *                      time that the worker is made anew. "back":true: the
  *                      worker can go back with the job (server/back.c); "returns":true: it
  *                      was in the job before that went back
- *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "arithmetic":...,
- *                      "snapshots":true, "omits":false, "version":v, "number":k, "life":l}:
+ *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "incarnations":[n, ...],
+ *                      "arithmetic":..., "snapshots":true, "omits":false, "version":v, "number":k, "life":l}:
  *                      all workers have joined server j. "arithmetic" is "" unless norms are added
  *                      up over the servers; "snapshots": it takes some; the rest as in "welcome"
  *   server -> worker   {"type":"welcome", "version":v, "number":k, "life":l}: v is the job's
@@ -55,7 +56,8 @@
  *                      a worker before the steps: only this worker ends. "snapshot":v: the
  *                      job can go on from a snapshot of step v; 0: the sender knows of none.
  *                      "final":true: an operator has ended the job, which neither goes back
- *                      nor waits for anybody, also before the steps (server/abort.c)
+ *                      nor waits for anybody, also before the steps (server/abort.c). "ends":true,
+ *                      with "back": the server's process ends, so its follower takes its place
  *   operator -> server {"type":"end", "by":..., "text":...}: end the job, for the reason in
  *                      "text", which may be empty. The answer is {"type":"ending"} or
  *                      "refused"
@@ -145,15 +147,16 @@
  *
  * When a worker is lost (server/lease.c):
  *
- *   server -> server 0 {"type":"lost", "worker":k, "text":...}: the sending server
- *                      has lost worker k: its connection ended, it failed, or it was late
+ *   server -> server 0 {"type":"lost", "worker":k, "incarnation":n, "text":...}: the
+ *                      sending server has lost worker k: its connection ended, it failed, or it was late
  *   server 0 -> server the same with "generation" and "slots":[[i, ...], ...]: the
  *                      decision, with the slots of k that each worker has now
  *   server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,
  *                      "finisher":f, "slots":[i, ...]}: the decision's number, the worker
  *                      that evaluates and saves, and the slots of k that the receiver of
  *                      this message has now
- *   server -> worker k {"type":"lost", "worker":k, "text":...}: worker k is cut off
+ *   server -> worker k {"type":"lost", "worker":k, "incarnation":n, "text":...}: worker k
+ *                      is cut off
  *   worker -> server   {"type":"take", "slot":i, "version":v, "generation":g}: from now on
  *                      the worker sends the gradients of slot i for v and later versions
  *   worker -> server   {"type":"digests", "slot":i, "version":v, "digests":[d, ...]}: the

@@ -37,10 +37,10 @@
 #define NOTES_NS   (10 * TERN_NS_PER_S)
 #define NOTES_MAX  16u
 #define TEXT_MAX   (2ull * TERN_PS_JOB_TEXT_MAX)
-/* By how much a join may be longer than the first one: the addresses of 256 servers, in
- * other words. */
+/* By how much a join or "peer" may be longer than the first join: the addresses of 256 servers, in
+ * other words, and the processes of all workers. */
 #define MORE_BYTES (256u << 10)
-#define MORE_PARTS 1024u
+#define MORE_PARTS (1024u + TERN_WORKERS_MAX)
 
 /* Logs how many notes were dropped in the interval that has ended. */
 static void tell_dropped(struct tern_timer *timer)

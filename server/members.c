@@ -20,7 +20,7 @@
  * Two processes may come in one lost server's place, each with members that know it. Server 0 starts the
  * steps with one of them, which then tells its members the life of the job ("life"). A member that has
  * begun in the same life knows only this process from then on, and sends the other one away. A server that
- * was replaced and has woken up may name the same life, so it never takes the place of a process that does.
+ * was replaced and has woken up may name the same life, but takes no place of a process that has done so.
  *
  * A server that was made with the memory of a follower (follower.h) asks the server whose follower it was,
  * too (opts.follows), and tells the members of itself only while it has no connection to that one. If that

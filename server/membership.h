@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The time until the steps begin. Servers and workers that are lost, come elsewhere, are added and
+ * What happens until the steps begin. Servers and workers that are lost, come elsewhere, are added and
  * removed while their job goes on; slots that move; and an operator who ends the job.
  */
 #ifndef TERN_SERVER_MEMBERSHIP_H

@@ -136,7 +136,7 @@ static void say_end(struct server_peer *p)
 {
 	const struct tern_server *s = p->server;
 
-	/* It was in the job, and another process has been that server at the end. */
+	/* A process that waits to be a server of this job, and has been one before. */
 	if (s->status == 0 && p->has_begun) {
 		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "complete"));
 		tern_peer_close(p->peer);

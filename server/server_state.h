@@ -97,7 +97,8 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool waits_for_place; /* grow.c: it was noted that this guest waits for a new place */
 	bool replaced;        /* a lost worker: another one has taken its place */
-	uint64_t incarnation; /* a random number of the worker's process */
+	uint64_t
+		incarnation; /* a random number of the worker, each time that it is made anew */
 	json_t *incarnations; /* on server 0, of another server: those of its workers */
 	uint64_t begins_at;   /* on server 0, of another server: its first version */
 	bool goes_back;       /* back.c: the worker can go back with the job */
@@ -721,7 +722,7 @@ void lease_on_failed(struct server_peer *p, const json_t *message);
 void lease_on_report(struct server_peer *p, const json_t *message);
 void lease_on_decision(struct server_peer *p, const json_t *message);
 /* Tells server 0 (p) that this server has lost a worker; or tells worker p that it is cut off:
- * then it is `lost` itself. */
+ * then `lost` is p. */
 void lease_tell_lost(
 	struct server_peer *p, const struct server_peer *lost, const char *text);
 void lease_on_take(struct server_peer *p, const json_t *message);

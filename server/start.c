@@ -191,6 +191,9 @@ size_t start_name_missing(const struct tern_server *s, char *text, size_t bytes)
 	for (uint32_t i = 1; n == 0 && i < s->job.server_count; i++)
 		if (!others_find(s, i))
 			n = (size_t)snprintf(text, bytes, "server %u", view_number(s, i));
+	if (n == 0 && start_find_present(s) && !others_have_same_workers(s))
+		n = (size_t)snprintf(text, bytes,
+			"all servers to have the same process of each worker");
 	return n;
 }
 

@@ -113,7 +113,7 @@ static int reopen(struct standby *b)
 		role_note(b->role, text);
 	}
 	tern_follower_free(TERN_TAKE(b->follower));
-	r = role_open_again(b->role, b->memory ? RETURNS_S : 0);
+	r = role_open_again(b->role, b->memory && b->stats.server_lives ? RETURNS_S : 0);
 	return r == 0 && !role_back_pause(b->role) ? -ECANCELED : r;
 }
 
