@@ -93,6 +93,8 @@
  *   server -> worker   {"type":"view", "view":n, "servers":[a, ...], "numbers":[j, ...],
  *                      "added":[false, ...], "workers":k}: the servers of the job now, and its
  *                      number of workers, of which the worker has an older view; it joins anew
+ *   server -> server   the same, to one that has told its address; before the steps it takes the
+ *                      view over
  *   server -> server   {"type":"removed", "view":{...}}: this view does not have the receiver
  *
  * Initial values that workers have (server/given.c), after "start":

@@ -209,6 +209,8 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 	} else if (strcmp(type, "removed") == 0) {
 		if (!l->server->running && !view_on_removed(l->server, message))
 			tern_peer_close(l->peer); /* the member's view is older */
+	} else if (strcmp(type, "view") == 0) {
+		view_hear(l->server, message);
 	} else if (strcmp(type, "abort") == 0) {
 		on_abort(l, message);
 	} else if (strcmp(type, "known") == 0) {
@@ -595,6 +597,8 @@ static bool know(struct server_peer *p, uint32_t number, const char *address, bo
 		view_moved(p->server, number, address);
 	guests_leave(p);
 	tern_talk_say(&p->talk, json_pack("{s:s}", "type", "known"));
+	if (p->server->view.number)
+		view_say(p);
 	return true;
 }
 

@@ -151,6 +151,10 @@ json_t *view_for(const struct tern_server *s);
 bool view_on_abort(struct tern_server *s, const json_t *message);
 /* Tells a process that this server's view has no server of its number. */
 void view_say_removed(struct server_peer *p);
+/* Tells a worker, or a server that has told its address, the newest view. */
+void view_say(struct server_peer *p);
+/* A member says its view: before the steps this server takes a newer one over. */
+void view_hear(struct tern_server *s, const json_t *message);
 /* Ends this server, if the message has a newer view without it. False: it has not. */
 bool view_on_removed(struct tern_server *s, const json_t *message);
 /* There will be no next view. */

@@ -12,7 +12,7 @@
  *                              <--  "abort" with "back" and "view", to all
  *
  * A worker that has an older view, since it was away, is told the newest ("view"), and joins
- * anew. A worker may also have a newer one than a server that was away. So the newest view is known
+ * anew; a server takes it over. A worker may also have a newer one than a server that was away. So the newest view is known
  * for as long as one process of the job lives that has it.
  */
 #include "server/membership.h"
@@ -24,9 +24,9 @@
 
 /* ---- which view is the newest ---- */
 
-static void say_view(struct server_peer *worker)
+void view_say(struct server_peer *p)
 {
-	tern_talk_say(&worker->talk, tern_view_json(&worker->server->view, "view"));
+	tern_talk_say(&p->talk, tern_view_json(&p->server->view, "view"));
 }
 
 /* The number of a server that is connected with server 0 or has told its address; UINT32_MAX: p is
@@ -38,8 +38,8 @@ static uint32_t number_of(const struct server_peer *p)
 	return p->address ? p->index : UINT32_MAX;
 }
 
-/* Takes over a newer view before the steps. Workers with an older one are told, and so are
- * servers that it does not have any more. */
+/* Takes over a newer view before the steps. Workers with an older one are told, and so are the servers
+ * that have told their addresses: if this server is lost now, they know of the view. */
 static void take(struct tern_server *s, const struct tern_view *view)
 {
 	s->view = *view;
@@ -50,10 +50,12 @@ static void take(struct tern_server *s, const struct tern_view *view)
 		if (p->gone || p->refused)
 			continue;
 		if (p->is_worker)
-			say_view(p);
+			view_say(p);
 		else if (number != UINT32_MAX &&
 			 tern_view_find(view, number) == UINT32_MAX)
 			view_say_removed(p);
+		else if (p->address && !p->is_server)
+			view_say(p);
 	}
 }
 
@@ -78,7 +80,7 @@ bool view_is_settled(struct server_peer *worker, const struct tern_ps_job *job,
 	if (s->has_job && s->job.view != job->view && is_other_job(worker, job, why))
 		return false;
 	if (job->view < s->view.number) {
-		say_view(worker);
+		view_say(worker);
 		return false;
 	}
 	if (!s->has_job || s->job.view == job->view)
@@ -227,6 +229,16 @@ bool view_on_removed(struct tern_server *s, const json_t *message)
 	return true;
 }
 
+void view_hear(struct tern_server *s, const json_t *message)
+{
+	struct tern_view view;
+
+	if (!s->running && !s->over && tern_view_read(message, &view) &&
+		view.number > s->view.number &&
+		tern_view_find(&view, view_own_number(s)) != UINT32_MAX)
+		take(s, &view);
+}
+
 void view_drop(struct tern_server *s)
 {
 	s->next_view.number = 0;
@@ -267,7 +279,7 @@ void view_set_workers(
 	view.workers = count;
 	server_note(s, "the job has %u workers now", count);
 	take(s, &view);
-	say_view(worker);
+	view_say(worker);
 }
 
 /* ---- adding ---- */

@@ -63,6 +63,7 @@ def until_new_step(hurt_s, was, step, heard_s, is_over, meanwhile=lambda: None):
     when the job was heard of last. AssertionError if it hangs. Calls meanwhile() again and again."""
     while step() <= was and not is_over():
         assert time.monotonic() - max(hurt_s, heard_s()) < HANG_S, "no event: it hangs"
+        assert time.monotonic() - hurt_s < 4 * HANG_S, "no new step, though its processes speak"
         meanwhile()
         time.sleep(0.005)
     return time.monotonic() - hurt_s if step() > was else None

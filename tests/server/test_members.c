@@ -520,6 +520,31 @@ static void step_both(struct rig *rig, struct rig *comer)
 	}
 }
 
+/* The view must be known to others if the server that has made it is lost. */
+static void test_who_tells_its_address_hears_the_view(void **state)
+{
+	static const struct tern_view view = {.number = 7,
+		.workers = 1,
+		.count = 2,
+		.numbers = {0, 1},
+		.servers = {"tcp://127.0.0.1:9", "tcp://127.0.0.1:10"}};
+	struct rig member, comer;
+	const char *address;
+
+	(void)state;
+	open_told(&member);
+	member.server->view = view;
+	address = tern_server_address(member.server);
+	come(&comer, &address, &member);
+	while (comer.server->view.number != 7) {
+		step(&member);
+		step(&comer);
+	}
+	assert_int_equal(comer.server->view.count, 2);
+	close_rig(&comer);
+	close_rig(&member);
+}
+
 static void test_a_server_that_waits_ends_when_the_job_is_complete(void **state)
 {
 	struct rig member, comer;
@@ -818,6 +843,7 @@ int main(void)
 		cmocka_unit_test(test_of_two_that_make_steps_the_known_one_stays),
 		cmocka_unit_test(test_workers_are_sent_to_no_process_that_waits),
 		cmocka_unit_test(test_who_was_in_the_job_hears_that_it_is_complete),
+		cmocka_unit_test(test_who_tells_its_address_hears_the_view),
 		cmocka_unit_test(test_a_server_that_waits_ends_when_the_job_is_complete),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
