@@ -370,6 +370,24 @@ def lost_server_is_removed():
     hand.end()
 
 
+def removal_is_known_when_server_0_is_lost_at_once():
+    """The job waits for its only worker, and its user, who knows of the removal, names the servers that are left."""
+    hand = Hand("removed-known", "tcp", workers=1)
+    hand.workers[0].wait_event(makes_steps)
+    hand.servers.append(hand.server(2, "--join", hand.addresses[0]))
+    begin_again([hand.servers[2], *hand.workers])
+    hand.lose("workers", 0, signal.SIGKILL)
+    for server in hand.servers:
+        server.wait_event(is_event("back"))
+    retry(lambda: drain(hand, 2))
+    removed = hand.servers.pop()
+    assert removed.end() == 0, removed.error
+    hand.lose("servers", 0, signal.SIGKILL)
+    hand.replace(0)
+    hand.workers[0] = hand.worker(0)
+    hand.end()
+
+
 def server_that_is_added_while_the_job_goes_back_waits_for_the_steps():
     hand = Hand("added-late", "tcp")
     hand.servers[0].wait_event(is_event("snapshot"))
@@ -481,6 +499,7 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
          server_is_removed_before_the_steps, new_worker_names_the_servers_that_are_left, lost_server_is_removed,
+         removal_is_known_when_server_0_is_lost_at_once,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
          earlier_run_that_goes_back_publishes_nothing,
          aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,
