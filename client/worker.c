@@ -633,7 +633,7 @@ static void server_event(
 	 * is interrupted. */
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status) {
-		/* Whoever knows where this server is now may be at another address itself. */
+		/* The server that knows where this one is now may be at another address itself. */
 		if (!again || !(places_look_elsewhere(s) || places_turn_any(w)))
 			worker_give_up(w, again ? -EAGAIN : status,
 				"server %u at %s: cannot be reached: %s", s->number,

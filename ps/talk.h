@@ -14,7 +14,8 @@
  *                      worker can go back with the job (server/back.c); "returns":true: it
  *                      was in the job before that went back
  *   server -> server 0 {"type":"peer", "server":j, "job":{...}, "incarnations":[n, ...],
- *                      "arithmetic":..., "snapshots":true, "omits":false, "version":v, "number":k, "life":l}:
+ *                      "arithmetic":..., "snapshots":true, "omits":false, "version":v, "number":k,
+ *                      "life":l}:
  *                      all workers have joined server j. "arithmetic" is "" unless norms are added
  *                      up over the servers; "snapshots": it takes some; the rest as in "welcome"
  *   server -> worker   {"type":"welcome", "version":v, "number":k, "life":l}: v is the job's
@@ -150,7 +151,8 @@
  * When a worker is lost (server/lease.c):
  *
  *   server -> server 0 {"type":"lost", "worker":k, "incarnation":n, "text":...}: the
- *                      sending server has lost worker k: its connection ended, it failed, or it was late
+ *                      sending server has lost worker k: its connection ended, it failed, or
+ *                      it was late
  *   server 0 -> server the same with "generation" and "slots":[[i, ...], ...]: the
  *                      decision, with the slots of k that each worker has now
  *   server 0 -> worker {"type":"lost", "worker":k, "text":..., "generation":g,

@@ -97,8 +97,8 @@ struct server_peer {
 	bool returning, ready, chosen;
 	bool waits_for_place; /* grow.c: it was noted that this guest waits for a new place */
 	bool replaced;        /* a lost worker: another one has taken its place */
-	uint64_t
-		incarnation; /* a random number of the worker, each time that it is made anew */
+	/* A random number of the worker, another one each time that it is made anew. */
+	uint64_t incarnation;
 	json_t *incarnations; /* on server 0, of another server: those of its workers */
 	uint64_t begins_at;   /* on server 0, of another server: its first version */
 	bool goes_back;       /* back.c: the worker can go back with the job */
@@ -594,7 +594,7 @@ void server_updater_note(struct tern_server *s);
 void server_tell_joined(struct tern_server *s);
 void server_note(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* The same, of a process that has come or left. */
+/* server_note() of a process that has come or left. */
 void server_note_coming(struct tern_server *s, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void server_warn(struct tern_server *s, const char *fmt, ...)

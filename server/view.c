@@ -12,8 +12,8 @@
  *                              <--  "abort" with "back" and "view", to all
  *
  * A worker that has an older view, since it was away, is told the newest ("view"), and joins
- * anew; a server takes it over. A worker may also have a newer one than a server that was away. So the newest view is known
- * for as long as one process of the job lives that has it.
+ * anew; a server takes it over. A worker may also have a newer one than a server that was away. So
+ * the newest view is known for as long as one process of the job lives that has it.
  */
 #include "server/membership.h"
 

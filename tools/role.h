@@ -143,7 +143,8 @@ void role_report(struct role *role, json_t *event);
 
 /* Prints an event "note": a line about something that the user may want to know. */
 void role_note(struct role *role, const char *text);
-/* The same for tern_server_opts.note. While the job goes back, people are not shown who comes. */
+/* A callback for tern_server_opts.note: prints an event "note". While the job goes back, people are not
+ * shown those of processes that come or leave (`comes`). */
 void role_server_note(void *role, const char *text, bool comes);
 
 #endif

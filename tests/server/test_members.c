@@ -414,7 +414,7 @@ static void test_workers_are_sent_to_no_process_that_waits(void **state)
 	close_running(&rig);
 }
 
-/* Of two processes that say that they are server 1, one is known, and the other one waits. */
+/* Two processes say that they are server 1: the first one is known, and the second one waits. */
 static void test_who_was_in_the_job_hears_that_it_is_complete(void **state)
 {
 	static const char *const begun =

@@ -5,7 +5,7 @@
 
 static const struct tern_ps_job job = {.slots = 1, .workers = 2};
 
-/* Another server says that these processes of the workers have joined it. */
+/* Server 1 says that these processes of the workers have joined it. */
 static void come_as_server_1(
 	struct rig *rig, struct visitor *server, int incarnation_0, int incarnation_1)
 {
@@ -16,7 +16,7 @@ static void come_as_server_1(
 			incarnation_0, incarnation_1, "arithmetic", "", "snapshots", 0));
 }
 
-/* It says that it has lost a process of worker 0, and is sent away. */
+/* Server 1 says that it has lost a process of worker 0, and is sent away. */
 static void lose_worker_0(struct rig *rig, struct visitor *server, int incarnation)
 {
 	come_as_server_1(rig, server, incarnation, 1);

@@ -79,7 +79,7 @@ static void server_done(void *arg, int status, const char *text)
 	struct member *m = ((struct seat *)arg)->member;
 
 	ended(m, status, text);
-	/* One that waits for the steps may hear from another server that the job is complete. */
+	/* A server that waits for the steps may hear from another one that the job is complete. */
 	if (status || m != &current->members[0] || current->async ||
 		!m->server->running || m->shown == current->plan.steps)
 		return;
