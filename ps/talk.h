@@ -88,8 +88,9 @@
  *
  * When servers are added or removed (server/view.c):
  *
- *   operator -> server 0  {"type":"drain", "server":j}: remove server number j. The answer is
- *                      {"type":"draining"} or "refused"
+ *   operator -> server 0  {"type":"drain", "server":j}: remove server number j; with "again":true the
+ *                      same, and the operator was told before that it is possible. The answer is
+ *                      {"type":"draining", "done":d}, d: the steps go on without the server; or "refused"
  *   any                "abort" with "back":true and "view":{...}, the fields of "view"
  *   server -> worker   {"type":"view", "view":n, "servers":[a, ...], "numbers":[j, ...],
  *                      "added":[false, ...], "workers":k}: the servers of the job now, and its

@@ -11,6 +11,10 @@
  *                                  takes a snapshot
  *                              <--  "abort" with "back" and "view", to all
  *
+ * An operator asks again and again until the steps have begun with a view that does not have the server.
+ * Then all processes of the job know that view. If server 0 is lost before, the next question begins the
+ * change anew; so it needs to be on no disk. A server or worker that is to be added asks again, too.
+ *
  * A worker that has an older view, since it was away, is told the newest ("view"), and joins
  * anew; a server takes it over. A worker may also have a newer one than a server that was away. So
  * the newest view is known for as long as one process of the job lives that has it.
@@ -372,16 +376,40 @@ const char *tern_server_drain(struct tern_server *s, uint32_t number)
 	return NULL;
 }
 
+/* True if the newest view is known, and does not have this server. */
+static bool is_removed(const struct tern_server *s, uint32_t number)
+{
+	struct tern_view view;
+
+	return find_newest(s, &view) && tern_view_find(&view, number) == UINT32_MAX;
+}
+
+/* An operator asks again after server 0 was lost, perhaps: what it knew, this process may not know yet.
+ * Returns why the server cannot be removed, as why_not() says it. */
+static const char *drain_again(struct tern_server *s, uint32_t number)
+{
+	return is_removed(s, number) ? NULL : tern_server_drain(s, number);
+}
+
 void view_on_drain(struct server_peer *p, const json_t *message)
 {
 	const json_t *number = json_object_get(message, "server");
-	json_int_t n = json_integer_value(number);
+	bool again = json_is_true(json_object_get(message, "again"));
 	const char *text = "its message \"drain\" has no number of a server";
+	json_int_t n = json_integer_value(number);
+	struct tern_server *s = p->server;
+	struct tern_view view;
 
 	if (json_is_integer(number) && n >= 0 && n < TERN_SERVERS_MAX)
-		text = tern_server_drain(p->server, (uint32_t)n);
-	if (text)
+		text = again ? drain_again(s, (uint32_t)n)
+			     : tern_server_drain(s, (uint32_t)n);
+	if (text && again && !find_newest(s, &view))
+		server_refuse_for_now(p, "%s", text);
+	else if (text)
 		server_refuse(p, "%s", text);
 	else
-		tern_talk_say(&p->talk, json_pack("{s:s}", "type", "draining"));
+		tern_talk_say(
+			&p->talk, json_pack("{s:s, s:b}", "type", "draining", "done",
+					  s->running && s->job.view == s->view.number &&
+						  is_removed(s, (uint32_t)n)));
 }

@@ -2,16 +2,28 @@
 /* `tern drain`: removes a server from a running job (server/view.c). */
 #include <errno.h>
 #include <stdio.h>
+#include <time.h>
 
+#include "base/clock.h"
+#include "base/util.h"
 #include "ps/job.h"
 #include "tools/output.h"
 #include "tools/report.h"
 #include "tools/status.h"
 
+/* Between two questions. */
+#define PAUSE_NS (100 * TERN_NS_PER_MS)
+/* Limit of one question: server 0 may be elsewhere meanwhile. */
+#define ONE_NS (2 * TERN_NS_PER_S)
+
 struct drain_settings {
 	struct ask_settings ask;
 	uint64_t server; /* UINT64_MAX: not given */
-	bool json;
+	bool no_wait, json;
+};
+
+struct address {
+	char text[300];
 };
 
 static const struct option options[] = {
@@ -20,6 +32,10 @@ static const struct option options[] = {
 		"number of the server to remove, which may be lost, as tern status shows "
 		"it",
 		struct drain_settings, server, .max = TERN_SERVERS_MAX - 1),
+	OPTION(FLAG, "no-wait", NULL,
+		"end when server 0 has been told: the change is lost if server 0 is "
+		"lost before the others know of it",
+		struct drain_settings, no_wait),
 	OPTION(FLAG, "json", NULL, "one JSON object per line", struct drain_settings,
 		json),
 	OPTION_END,
@@ -36,40 +52,102 @@ static int parse(
 	return r;
 }
 
-/* Only server 0 removes servers: asks any server where it is. */
-static int ask_zero(struct ask *ask, uint64_t server, struct message *error)
+/* Where server 0 is, which alone removes servers: any server tells it. -EHOSTUNREACH: not reached. */
+static int find_zero(struct ask *ask, struct address *zero, struct message *error)
 {
-	json_t *status = NULL, *answer = NULL;
+	json_t *status = NULL;
 	int r = status_ask(ask, &status, error);
 
 	if (r < 0)
 		return r;
-	if (json_integer_value(json_object_get(status, "server")) != 0)
-		r = options_refuse(
+	snprintf(zero->text, sizeof(zero->text), "%s",
+		json_string_value(json_object_get(status, "asked")));
+	if (json_integer_value(json_object_get(status, "server")) != 0) {
+		options_refuse(
 			error, "only server 0 removes servers, and it cannot be reached");
-	else
-		r = ask_at(ask, json_string_value(json_object_get(status, "asked")),
-			json_pack("{s:s, s:I}", "type", "drain", "server",
-				(json_int_t)server),
-			"draining", &answer, error);
-	json_decref(answer);
+		r = -EHOSTUNREACH;
+	}
 	json_decref(status);
 	return r;
 }
 
-static void say(const struct drain_settings *settings)
+/* Asks server 0 to remove the server. Returns 1 if the steps go on without that, 0 if that is to come. */
+static int ask_zero(struct ask *ask, const struct address *zero, uint64_t server,
+	bool again, struct message *error)
 {
-	struct output out;
-	struct message text;
+	json_t *answer = NULL;
+	int r = ask_at(ask, zero->text,
+		json_pack("{s:s, s:I, s:b}", "type", "drain", "server",
+			(json_int_t)server, "again", again),
+		"draining", &answer, error);
 
-	snprintf(text.text, sizeof(text.text),
-		"the job goes on without server %llu: during the steps as soon as a "
-		"snapshot is taken, else at once",
-		(unsigned long long)settings->server);
+	if (r == 0)
+		r = json_is_true(json_object_get(answer, "done"));
+	json_decref(answer);
+	return r;
+}
+
+static void say(
+	const struct drain_settings *settings, const char *event, const char *news)
+{
+	unsigned long long server = settings->server;
+	struct message text;
+	struct output out;
+
+	snprintf(text.text, sizeof(text.text), "server %llu is %s", server, news);
 	output_init(&out, settings->json);
 	report(&out, "drain",
-		json_pack("{ss sI so}", "event", "draining", "server",
-			(json_int_t)settings->server, "text", report_text(text.text)));
+		json_pack("{ss sI so}", "event", event, "server", (json_int_t)server,
+			"text", report_text(text.text)));
+}
+
+/* Asks until the steps go on without the server. Server 0 may be lost meanwhile, and be another process
+ * elsewhere; it may be silent for at most ask->wait_ns, which changes. Returns 1, or a negative errno. */
+static int wait_for_steps(
+	struct ask *ask, struct address *zero, uint64_t server, struct message *error)
+{
+	uint64_t patience_ns = ask->wait_ns, heard_ns = tern_clock_ns();
+	struct message why;
+	int r = 0;
+
+	ask->wait_ns = TERN_MIN(patience_ns, ONE_NS);
+	while (r == 0 ||
+		(r < 0 && r != -EACCES && tern_clock_ns() - heard_ns < patience_ns)) {
+		nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+		if (r < 0)
+			r = find_zero(ask, zero, &why);
+		if (r == 0)
+			r = ask_zero(ask, zero, server, true, &why);
+		if (r == 0)
+			heard_ns = tern_clock_ns();
+	}
+	if (r < 0)
+		options_refuse(error,
+			"it is not known whether the job goes on without server %llu: "
+			"%.300s",
+			(unsigned long long)server, why.text);
+	return r;
+}
+
+static int drain(
+	struct ask *ask, const struct drain_settings *settings, struct message *error)
+{
+	struct address zero;
+	int r = find_zero(ask, &zero, error);
+
+	if (r == 0)
+		r = ask_zero(ask, &zero, settings->server, false, error);
+	if (r == 0) {
+		say(settings, "draining",
+			"to be removed: during the steps as soon as a snapshot is taken, "
+			"else at once");
+		if (settings->no_wait)
+			return 0;
+		r = wait_for_steps(ask, &zero, settings->server, error);
+	}
+	if (r > 0)
+		say(settings, "drained", "removed: the job goes on without it");
+	return TERN_MIN(r, 0);
 }
 
 static int drain_run(int argc, char **argv)
@@ -85,10 +163,8 @@ static int drain_run(int argc, char **argv)
 	if (r < 0)
 		r = command_end(&drain_command, r == -EINVAL ? EXIT_INPUT : EXIT_JOB,
 			"%s", error.text);
-	else if (ask_zero(&ask, settings.server, &error) < 0)
+	else if (drain(&ask, &settings, &error) < 0)
 		r = command_fail(&drain_command, "%s", error.text);
-	else
-		say(&settings);
 	ask_close(&ask);
 	return r;
 }

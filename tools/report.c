@@ -168,10 +168,11 @@ static void show(struct output *out, const char *who, const json_t *event)
 	else if (json_is_true(json_object_get(event, "hidden")))
 		return;
 	else if (strcmp(name, "note") == 0 || strcmp(name, "draining") == 0 ||
-		 strcmp(name, "aborting") == 0 || strcmp(name, "waiting") == 0 ||
-		 strcmp(name, "lost") == 0 || strcmp(name, "came") == 0 ||
-		 strcmp(name, "skipped") == 0 || strcmp(name, "back") == 0 ||
-		 strcmp(name, "snapshot") == 0 || strcmp(name, "restart") == 0)
+		 strcmp(name, "drained") == 0 || strcmp(name, "aborting") == 0 ||
+		 strcmp(name, "waiting") == 0 || strcmp(name, "lost") == 0 ||
+		 strcmp(name, "came") == 0 || strcmp(name, "skipped") == 0 ||
+		 strcmp(name, "back") == 0 || strcmp(name, "snapshot") == 0 ||
+		 strcmp(name, "restart") == 0)
 		output_line(out, "%s", field_text(event, "text"));
 	else if ((strcmp(name, "followed") == 0 || strcmp(name, "begun") == 0) &&
 		 *field_text(event, "text"))

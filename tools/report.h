@@ -43,7 +43,8 @@
  *     restart    count, text: the launcher starts a lost process again, or all
  *     snapshot   step, path, bytes, seconds, text: a snapshot was published
  *     warning    text: news that the user should see from every server
- *     draining   server, text, of `tern drain`: the job goes on without this server
+ *     draining   server, text, of `tern drain`: this server is to be removed
+ *     drained    server, text, of `tern drain`: the job goes on without this server
  *     applied    gradients, gradients_refused, staleness_mean, staleness_max: what
  *                a server has applied, reported at its end
  *     log        time, level, text: a line of the library's log

@@ -134,10 +134,14 @@ static void visitor_heard(struct tern_talk *talk, const json_t *message)
 		v->complete = true;
 	} else if (strcmp(tern_talk_type(message), "address") == 0) {
 		v->told = true;
+	} else if (strcmp(tern_talk_type(message), "draining") == 0) {
+		v->draining = true;
+		v->drained = json_is_true(json_object_get(message, "done"));
 	} else if (strcmp(tern_talk_type(message), "refused") == 0 ||
 		   strcmp(tern_talk_type(message), "abort") == 0) {
 		v->aborted = strcmp(tern_talk_type(message), "abort") == 0;
 		v->refused = !v->aborted;
+		v->later = json_is_true(json_object_get(message, "later"));
 		v->snapshot = json_integer_value(json_object_get(message, "snapshot"));
 		snprintf(v->text, sizeof(v->text), "%s",
 			json_string_value(json_object_get(message, "text")));

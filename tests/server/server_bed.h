@@ -20,6 +20,9 @@ struct visitor {
 	bool down, welcome, refused, again, aborted, removed, complete;
 	bool serves; /* a follower was told that its server lives */
 	bool told;   /* a worker was told the address of a server */
+	bool later;  /* `refused`, but it may ask again */
+	/* An operator who asks for a removal was told that it is to come, and that it is done. */
+	bool draining, drained;
 	/* A worker was asked for the given initial values; a server heard that all servers
 	 * have them. */
 	bool gives, begins;

@@ -287,8 +287,8 @@ def worker_that_was_lost_too_comes_later():
     hand.end()
 
 
-def drain(hand, server, at=0, code=0):
-    return job.finish("drain", "--join", hand.addresses[at], "--server", server, "--json", code=code)
+def drain(hand, server, *more, at=0, code=0):
+    return job.finish("drain", "--join", hand.addresses[at], "--server", server, *more, "--json", code=code)
 
 
 def begin_again(processes):
@@ -327,7 +327,7 @@ def server_is_removed_before_the_steps():
     assert "no worker has told it the job yet" in said, said
     hand.workers.append(hand.worker(0))
     hand.servers[0].wait_event(is_event("joined"))
-    drain(hand, 1)
+    drain(hand, 1, "--no-wait")
     removed = hand.servers.pop(1)
     assert removed.end() == 0, removed.error
     assert notes(removed, "goes on without it"), removed.events
@@ -379,12 +379,29 @@ def removal_is_known_when_server_0_is_lost_at_once():
     hand.lose("workers", 0, signal.SIGKILL)
     for server in hand.servers:
         server.wait_event(is_event("back"))
-    retry(lambda: drain(hand, 2))
+    retry(lambda: drain(hand, 2, "--no-wait"))
     removed = hand.servers.pop()
     assert removed.end() == 0, removed.error
     hand.lose("servers", 0, signal.SIGKILL)
     hand.replace(0)
     hand.workers[0] = hand.worker(0)
+    hand.end()
+
+
+def removal_is_asked_for_again_when_server_0_is_lost():
+    """Server 0 is killed before it has told anybody, since server 1 stands still and there is no snapshot yet."""
+    hand = Hand("removed-again", "tcp")
+    hand.workers[0].wait_event(makes_steps)
+    removed = hand.servers[1]
+    removed.process.send_signal(signal.SIGSTOP)
+    asking = job.Job("drain", "--join", ",".join(hand.addresses), "--server", 1, "--wait", 60, "--json")
+    asking.wait_event(is_event("draining"))
+    hand.lose("servers", 0, signal.SIGKILL)
+    removed.process.send_signal(signal.SIGCONT)
+    hand.replace(0)
+    asking.wait_event(is_event("drained"))
+    assert asking.end() == 0, asking.error
+    assert hand.servers.pop().end() == 0, removed.error
     hand.end()
 
 
@@ -499,7 +516,7 @@ tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, s
          without_a_snapshot_it_goes_back_to_the_start, those_that_wait_in_vain_end, those_that_wait_can_be_ended,
          worker_that_was_lost_too_comes_later, servers_are_added_and_removed,
          server_is_removed_before_the_steps, new_worker_names_the_servers_that_are_left, lost_server_is_removed,
-         removal_is_known_when_server_0_is_lost_at_once,
+         removal_is_known_when_server_0_is_lost_at_once, removal_is_asked_for_again_when_server_0_is_lost,
          server_that_is_added_while_the_job_goes_back_waits_for_the_steps, who_cannot_be_removed_stays,
          earlier_run_that_goes_back_publishes_nothing,
          aborted_job_saves_and_does_not_go_back, job_that_waits_for_a_lost_server_is_aborted,

@@ -5,16 +5,16 @@ follower of each server, which takes its place. Processes are killed (SIGKILL), 
 stopped for a while (SIGSTOP, SIGCONT). Servers are added, and removed by `tern drain`. On two hosts the link between
 them is cut, or loses packets."""
 import signal
-import subprocess
 import time
 
 import job
 from chaos_story import Story
-from watched import Watched
+from watched import HANG_S, Watched
 
 WAYS = [signal.SIGKILL] * 5 + [signal.SIGTERM, signal.SIGINT, signal.SIGSTOP]
 MORE_WAYS = [signal.SIGTERM] * 3  # while processes join and at the end, which are short
 SERVERS_MAX = 4
+ANSWER_S = 2  # how long the answer to a command is waited for
 
 
 class Process(Watched):
@@ -53,7 +53,7 @@ class HandStory(Story):
         self.members = set(self.servers)  # those that are in the job: one that is added is not, at first
         self.worker_count = self.rng.randint(1, 3)
         self.is_followed = followers and self.rng.random() < 0.5
-        self.leaving = {}  # servers that are being removed: the server 0 that was told to do it
+        self.leaving = {}  # servers that are being removed: the command that asks for it
         self.addresses, self.hosts, self.processes, self.former = {}, {}, {}, []
         self.moved_s = 0  # when a server came to its address
         self.hurt_s = 0  # when a server was killed or asked to end
@@ -177,16 +177,12 @@ class HandStory(Story):
     def tend(self):
         """The user starts again what has ended, after a while, unless the job is done."""
         self.members |= {i for i in self.servers if self.processes["server", i].begun_s}
-        for index, zero in list(self.leaving.items()):
-            if not self.processes["server", index].lives():
-                self.former += [self.processes.pop(k) for k in list(self.processes) if k[1] == index and k[0] != "worker"]
-                del self.leaving[index], self.addresses[index]
-            elif zero is not self.processes["server", 0]:  # it was lost before it had removed the server
-                del self.leaving[index]
-                self.servers.append(index)
-                self.members.add(index)
+        for index, asking in list(self.leaving.items()):
+            if not asking.lives() and not (asking.last("drained") and self.processes["server", index].lives()):
+                self.remove_server(index, asking)
         for (role, index), process in list(self.processes.items()):
-            if role != "follower" and not process.lives() and not self.is_over():
+            if role != "follower" and not process.lives() and not self.is_over() and not (
+                    role == "server" and index in self.leaving):
                 time.sleep(self.rng.uniform(0, 0.5))
                 self.start_again(role, index)
         if self.is_followed and self.stage() == "steps":
@@ -248,22 +244,33 @@ class HandStory(Story):
         return self.count("add", phase, is_hit and self.processes["server", index].last("listening") is not None)
 
     def drain_server(self, phase):
-        index, codes = self.rng.choice([i for i in self.servers if i]), []
-        prefix = self.host("server", 0)[1]
+        """The command asks until the job has gone on without the server, while other faults happen."""
+        index = self.rng.choice([i for i in self.servers if i])
         secret = ["--secret-file", self.secret] if self.wire else []
-        words = [*prefix, job.TERN, "drain", "--join", self.addresses[0], "--server", str(index), *map(str, secret)]
+        words = [*self.host("server", 0)[1], job.TERN, "drain", "--server", index, *secret, "--json", "--wait", HANG_S,
+                 "--join", ",".join(self.addresses[i] for i in sorted(self.members))]
 
         def drain():
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            codes.append(done.returncode)
-            self.log.append(f"--- tern drain: {done.returncode}: {done.stdout}{done.stderr}".rstrip())
+            self.leaving[index] = asking = Watched(words, self.log, f"drain {index}: ")
+            limit_s = time.monotonic() + ANSWER_S
+            while asking.lives() and not asking.last("draining") and time.monotonic() < limit_s:
+                time.sleep(0.001)
         is_hit = self.strike("drain", phase, f"server {index} is removed", drain)
-        if codes == [0]:
-            self.servers.remove(index)
-            self.members.discard(index)
-            self.leaving[index] = self.processes["server", 0]
+        self.servers.remove(index)
+        self.former.append(self.leaving[index])
         # At the end of the job nothing is removed any more, and the command says so.
-        return self.count("drain", phase, is_hit and (codes == [0] or phase == "end"))
+        return self.count("drain", phase, is_hit and (phase == "end" or self.leaving[index].last("draining") is not None))
+
+    def remove_server(self, index, asking):
+        """The command has ended. If it has failed, which it may when the job ends, the server stays."""
+        del self.leaving[index]
+        if asking.last("drained"):
+            self.members.discard(index)
+            self.former += [self.processes.pop(k) for k in list(self.processes) if k[1] == index and k[0] != "worker"]
+            del self.addresses[index]
+        else:
+            self.log.append(f"--- server {index} is not removed")
+            self.servers.append(index)
 
     def cut_link(self, phase):
         return self.disturb_link("cut", phase, 1, self.rng.uniform(0.2, 3))
