@@ -21,18 +21,18 @@
  *       server is given twice as long each time, without a limit: it may read a large snapshot. A
  *       process that hangs accepts no connection, so the worker does not wait that long for it;
  *     - this host has no fabric for the address (after UNREACHED_NS, too);
+ *     - other servers have the job in memory, and this one does not: a process at the other address may
+ *       have it, too (places_look_for_memory);
  *     - another server cannot be reached, and no other address of it is known: the process at this
  *       server's other address may know where it is;
  *     - all servers have welcomed the worker, but the steps have not begun for 10 s (wait.c), and the
  *       other address was told as that of a process in the server's place. A turn does not change
  *       which of the two addresses that is (struct tern_worker_place).
  *
- * A worker that the others can tell a new address need not try: it turns at once (places_on_address). It
- * does not if it has been welcomed at the address that it knows: the other one may be that of the same
- * process, or the one that has welcomed it is a former one that has woken up, and the steps do not
- * begin. But all workers turn to the one of the two processes with which the steps have begun ("serves" in
- * "address"), or, if they have not, to the only one that has been in the job before ("begun" in "address"
- * and in "welcome").
+ * A worker that the others can tell a new address need not try: it turns at once (places_on_address). If
+ * it has been welcomed at the address that it knows, it turns only to a process with which the steps have
+ * begun ("serves" in "address"), or before that to one with a higher claim than the one that has welcomed
+ * it ("claim" in "address" and in "welcome", server/members.c). So all workers turn to the same one.
  */
 #include "client/worker_state.h"
 
@@ -139,12 +139,46 @@ bool places_turn_at_last(struct tern_worker *w)
 	return false;
 }
 
-bool places_turn_any(struct tern_worker *w)
+bool places_look_for_memory(struct tern_worker *w)
 {
-	for (uint32_t i = 0; i < w->job.server_count && w->state <= WORKER_RUNNING; i++)
-		if (places_look_elsewhere(&w->servers[i]))
+	for (uint32_t i = 0; i < w->job.server_count && w->state <= WORKER_RUNNING; i++) {
+		struct worker_server *s = &w->servers[i];
+		struct tern_worker_place *place = place_of(s);
+
+		/* Nobody is likely to be at the former address of a server that was lost. But this one may be
+		 * its follower, whose server lives. */
+		if (!s->lacks_memory || !place || place->searched ||
+			(place->kind == TERN_PLACE_OWN &&
+				place->here != TERN_PLACE_FOLLOWER))
+			continue;
+		place->searched = true;
+		if (places_look_elsewhere(s))
 			return true;
+	}
 	return false;
+}
+
+bool places_ask_elsewhere(const struct worker_server *unreached)
+{
+	struct tern_worker *w = unreached->worker;
+	struct worker_server *least = NULL;
+
+	for (uint32_t i = 0; i < w->job.server_count && w->state <= WORKER_RUNNING; i++) {
+		struct worker_server *s = &w->servers[i];
+
+		if (may_turn(s) &&
+			(!least || place_of(s)->turns < place_of(least)->turns))
+			least = s;
+	}
+	if (!least)
+		return false;
+	turn(least);
+	/* The text does not depend on which one is turned, so the user is told once. */
+	worker_give_up(w, -EAGAIN,
+		"server %u cannot be reached: another server is looked for elsewhere, "
+		"which may know where it is",
+		unreached->number);
+	return true;
 }
 
 /* ---- a server that does not welcome the worker ---- */
@@ -203,6 +237,8 @@ void places_end(struct tern_worker *w)
 		if (place->here == TERN_PLACE_NEW)
 			place->here = TERN_PLACE_OWN;
 		place->turns = place->silences = 0;
+		place->claim = 0;
+		place->searched = false;
 	}
 }
 
@@ -222,12 +258,24 @@ static void follow(struct worker_server *s, const char *address)
 		worker_give_up(w, -EAGAIN, "server %u is at %s now", s->number, address);
 }
 
+/* True if the process of this claim is rather the server than the one that has welcomed the worker. A
+ * worker turns to each once: it cannot reach it, perhaps, and then it comes back. */
+static bool is_higher(struct worker_server *s, uint64_t claim)
+{
+	struct tern_worker_place *place = place_of(s);
+
+	if (!place || claim <= TERN_MAX(s->claim, place->claim))
+		return false;
+	place->claim = claim;
+	return true;
+}
+
 void places_on_address(struct worker_server *from, const json_t *message)
 {
 	struct tern_worker *w = from->worker;
 	const char *address = json_string_value(json_object_get(message, "address"));
 	const json_t *number = json_object_get(message, "server");
-	bool begun = json_is_true(json_object_get(message, "begun"));
+	uint64_t claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
 	bool serves = json_is_true(json_object_get(message, "serves"));
 	struct worker_server *s;
 	uint32_t i = 0;
@@ -241,9 +289,9 @@ void places_on_address(struct worker_server *from, const json_t *message)
 		return;
 	s = &w->servers[i];
 	/* A server that tells another address for its own number makes room for its follower. */
-	if (!s->welcome || s == from || serves || (begun && !s->has_begun))
+	if (!s->welcome || s == from || serves || is_higher(s, claim))
 		follow(s, address);
-	else
+	else if (!claim || claim != s->claim)
 		set_other(s, address, TERN_PLACE_NEW);
 }
 

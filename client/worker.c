@@ -410,6 +410,8 @@ static void forget(struct worker_server *s)
 {
 	struct tern_worker *w = s->worker;
 
+	if (or_again(w, -EINVAL) == -EAGAIN && places_look_for_memory(w))
+		return;
 	for (uint32_t i = 0; i < w->job.server_count; i++)
 		if (!w->servers[i].gone)
 			tern_talk_say(&w->servers[i].talk,
@@ -456,7 +458,8 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
-	s->has_begun = json_is_true(json_object_get(message, "begun"));
+	s->claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
+	s->lacks_memory = !life;
 	if (json_is_true(json_object_get(message, "omits")))
 		w->omits = true;
 	/* The server's "abort", which names the newest snapshot too, may have come when this worker
@@ -634,7 +637,7 @@ static void server_event(
 	w->interrupted = w->interrupted || w->leaving;
 	if (!s->welcome && status) {
 		/* The server that knows where this one is now may be at another address itself. */
-		if (!again || !(places_look_elsewhere(s) || places_turn_any(w)))
+		if (!again || !(places_look_elsewhere(s) || places_ask_elsewhere(s)))
 			worker_give_up(w, again ? -EAGAIN : status,
 				"server %u at %s: cannot be reached: %s", s->number,
 				w->job.servers[s->index],

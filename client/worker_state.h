@@ -53,7 +53,10 @@ struct worker_server {
 	bool unlinked;    /* the connection is broken, and may be restored */
 	bool is_replaced; /* "abort" said: another process is this server now */
 	bool welcome, gone;
-	bool has_begun; /* "welcome" said: its process has been in the job before */
+	/* What "welcome" has said: members_claim() in the server, and that its process does not have the job in
+	 * memory. */
+	uint64_t claim;
+	bool lacks_memory;
 	bool placed;    /* spare.c: its answer to "where" was received */
 	bool was_given; /* give.c: it has asked for the given initial values */
 	bool counted;   /* finish.c: its message "applied" was received */
@@ -480,9 +483,12 @@ bool places_look_elsewhere(struct worker_server *s);
 /* The steps have not begun for long: turns to the other address of a server. False: no server has one
  * that is worth a try. */
 bool places_turn_at_last(struct tern_worker *w);
-/* A server cannot be reached, and no other address of it is known: turns to the other address of any
- * server. False: none has one. */
-bool places_turn_any(struct tern_worker *w);
+/* Some servers have the job in memory, and some do not: ends the worker, whose next one joins one of those
+ * that do not at its other address, if the process there may have it, and was not tried since the steps. */
+bool places_look_for_memory(struct tern_worker *w);
+/* This server cannot be reached, and no other address of it is known: ends the worker, whose next one
+ * joins another server at its other address, the one that was turned least. False: none has one. */
+bool places_ask_elsewhere(const struct worker_server *unreached);
 void places_on_address(struct worker_server *from, const json_t *message);
 void places_on_follower(struct worker_server *s, const json_t *message);
 

@@ -25,7 +25,7 @@
  *                      version is the lowest that a server names. "back":true: the job may go
  *                      back; "returns":true: it has gone back, and begins again; "snapshot": as of
  *                      "abort"; "omits":true: slots whose loss is no number are left out
- *                      (server/omit.c).
+ *                      (server/omit.c); "claim":c: members_claim().
  *                      Or {"type":"refused", "text":...}: "later":true: it may be otherwise in a
  *                      moment; "ending":true: the server goes back, and another one will take
  *                      its place. Or {"type":"again"}: send "join" again, because the server had no
@@ -73,16 +73,17 @@
  *                      server 0 "found":[v, k] with that one
  *   worker -> server   "failed" with "forget":true: not all servers have the same life of the job in
  *                      memory; so "abort" of server 0
- *   server -> server   {"type":"address", "server":j, "address":a, "begun":false}: the sender comes in
- *                      the place of server number j, which was lost, or is to be added; "begun":true:
- *                      it was in the job already. The answer is {"type":"known"}, "refused",
- *                      "again" while the other server has a server j, or "removed". To server 0
- *                      also with "stays":true: server j goes back, and is where it was. Once more
- *                      with "life":l when the steps have begun with it, in this life of the job
+ *   server -> server   {"type":"address", "server":j, "address":a, "begun":false, "claim":c}: the sender
+ *                      comes in the place of server number j, which was lost, or is to be added;
+ *                      "begun":true: it was in the job already; c: members_claim(). The answer is
+ *                      {"type":"known"}, "refused", "again" while the other server has a server j,
+ *                      or "removed". To server 0 also with "stays":true: server j goes back, and
+ *                      is where it was. Once more with "life":l when the steps have begun with
+ *                      it, in this life of the job
  *   server -> server   {"type":"complete"}: the job is complete, and the receiver, which has been in
  *                      it, and waits to be server j, is not needed
- *   server -> worker   {"type":"address", "server":j, "address":a}; "serves":true: the steps have begun
- *                      with this process
+ *   server -> worker   {"type":"address", "server":j, "address":a, "claim":c}; "serves":true: the
+ *                      steps have begun with this process
  *
  * Messages of followers are in server/follower.h.
  *

@@ -282,14 +282,14 @@ void join_say_welcome(struct server_peer *p, bool running)
 	const struct tern_server *s = p->server;
 
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:b, s:b}",
+		json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b, s:b, s:b, s:I, s:b}",
 			"type", "welcome", "blobs", blobs_json(s, UINT64_MAX), "version",
 			(json_int_t)resume_step_of(s, p->index), "number",
 			(json_int_t)s->first_number, "life", (json_int_t)memory_life(s),
 			"snapshot", (json_int_t)back_newest(s), "back",
 			s->opts.goes_back && s->job.mode == TERN_MODE_SYNC, "returns",
-			s->opts.returns, "running", running, "begun",
-			members_has_begun(s), "omits", s->opts.omits));
+			s->opts.returns, "running", running, "claim",
+			(json_int_t)members_claim(s), "omits", s->opts.omits));
 	follow_tell(p);
 }
 

@@ -21,6 +21,8 @@
  * steps with one of them, which then tells its members the life of the job ("life"). A member that has
  * begun in the same life knows only this process from then on, and sends the other one away. A server that
  * was replaced and has woken up may name the same life, but takes no place of a process that has done so.
+ * Before the steps members and workers turn to the process with the higher claim (members_claim()), so in
+ * the end all of them know the same one.
  *
  * A server that was made with the memory of a follower (follower.h) asks the server whose follower it was,
  * too (opts.follows), and tells the members of itself only while it has no connection to that one. If that
@@ -95,6 +97,17 @@ bool members_has_begun(const struct tern_server *s)
 	return s->opts.has_begun || s->opts.follows;
 }
 
+#define CLAIM_BEGUN  (1ull << 62)
+#define CLAIM_MEMORY (1ull << 61)
+
+uint64_t members_claim(const struct tern_server *s)
+{
+	if (!members_has_begun(s))
+		return 0;
+	return CLAIM_BEGUN | (s->from_memory ? CLAIM_MEMORY : 0) |
+	       s->history->incarnation;
+}
+
 static void say_address(struct member_link *l)
 {
 	const struct tern_server *s = l->server;
@@ -102,9 +115,10 @@ static void say_address(struct member_link *l)
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s, s:b, s:b, s:b, s:I, s:b, s:I}", "type",
-				"address", "server", (json_int_t)s->opts.index, "address",
-				address, "begun", members_has_begun(s), "stays",
+			json_pack("{s:s, s:I, s:s, s:b, s:I, s:b, s:b, s:I, s:b, s:I}",
+				"type", "address", "server", (json_int_t)s->opts.index,
+				"address", address, "begun", members_has_begun(s),
+				"claim", (json_int_t)members_claim(s), "stays",
 				!s->opts.member_count, "follows", l->is_followed, "step",
 				(json_int_t)s->first_version, "serves", s->running,
 				"life", (json_int_t)(s->running ? s->life : 0)));
@@ -455,10 +469,11 @@ static bool may_be_told(const struct server_peer *p)
 
 static void tell(const struct server_peer *newcomer, struct server_peer *p)
 {
-	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:I, s:s, s:b, s:b}", "type", "address", "server",
-			(json_int_t)newcomer->index, "address", newcomer->address,
-			"begun", newcomer->has_begun, "serves", makes_steps(newcomer)));
+	tern_talk_say(
+		&p->talk, json_pack("{s:s, s:I, s:s, s:I, s:b}", "type", "address",
+				  "server", (json_int_t)newcomer->index, "address",
+				  newcomer->address, "claim", (json_int_t)newcomer->claim,
+				  "serves", makes_steps(newcomer)));
 }
 
 void members_tell(struct server_peer *worker)
@@ -521,8 +536,8 @@ const char *members_address_of(const struct tern_server *s, uint32_t index)
 	return p && may_be_right(p) ? p->address : s->job.servers[index];
 }
 
-/* Another process has come as this server, and has been in the job, which the first one has not, or makes
- * its steps: it takes the place, so that all members know one of the two. */
+/* Another process has come as this server, with a higher claim, or makes the job's steps: it takes the
+ * place, so that all members know the same one of the two. */
 static void displace(struct server_peer *first)
 {
 	first->refused = true;
@@ -653,7 +668,7 @@ static void take_place(
 	struct server_peer *first = find_newcomer(s, number);
 	bool is_right = first && makes_steps(p) && !makes_steps(first);
 
-	if (is_right || (first && p->has_begun && !first->has_begun && !s->running))
+	if (is_right || (first && p->claim > first->claim && !s->running))
 		displace(first);
 	if (!is_right && has_server(s, number)) {
 		guests_ask_later(p);
@@ -695,6 +710,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->life = (uint64_t)json_integer_value(json_object_get(message, "life"));
+	p->claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
 	if (p->address) {
 		on_life(p);
 		return;

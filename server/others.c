@@ -110,8 +110,10 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* Does not use the address in the job: the worker that brought the job may have left. */
-	snprintf(p->zero, sizeof(p->zero), "%s", members_find(s, 0));
+	/* Does not use the address in the job: the worker that brought the job may have left. A process that
+	 * this server does not know may have the higher claim to be server 0: the workers have joined that. */
+	snprintf(p->zero, sizeof(p->zero), "%s",
+		s->again_count % 2 ? start_find_present(s)->zero : members_find(s, 0));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){
 			.event = zero_event, .arg = p, .name = name, .pool = s->staging},

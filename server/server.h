@@ -76,6 +76,7 @@ struct tern_server_snapshot {     /* a snapshot that has ended */
  * first. Times are those of the contexts' environments. */
 struct tern_server_history {
 	uint64_t begun_ns;               /* the first server was made */
+	uint64_t incarnation;            /* of the process: random, from 1 to 2^60 */
 	uint64_t lost_count, came_count; /* workers, on server 0 */
 	uint64_t moved_count;   /* slots that server 0 has moved from slow workers */
 	uint64_t back_count;    /* how often the job has gone back */

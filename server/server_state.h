@@ -125,6 +125,7 @@ struct server_peer {
 	bool follower_waits; /* members.c: it waits to take this server's place */
 	bool stays;     /* such a server was not lost, and all know its address already */
 	bool has_begun; /* its process has been in the job, and may have it in memory */
+	uint64_t claim; /* of such a server: members_claim() as it has told it */
 	/* Life of the job (memory.c) in which the steps have begun with it; 0: they have not. */
 	uint64_t life;
 	bool up; /* server 0: the connection was there once */

@@ -43,6 +43,7 @@ void status_init(struct tern_server *s)
 	if (h->begun_ns)
 		return;
 	h->begun_ns = now_ns;
+	h->incarnation = (tern_random(s->env) >> 4) + 1;
 	h->back_count = s->opts.returns;
 	h->back_since_ns = s->opts.returns ? now_ns : 0;
 }

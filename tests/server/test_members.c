@@ -173,6 +173,39 @@ static void test_one_process_is_a_server(void **state)
 	stop_and_close(&rig);
 }
 
+static void claim_1(struct rig *rig, struct visitor *v, unsigned port, unsigned claim)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		"{\"type\":\"address\",\"server\":1,\"address\":\"tcp://127.0.0.1:%u\","
+		"\"claim\":%u}",
+		port, claim);
+	visit(rig, v);
+	say(v, text);
+}
+
+/* Other members, which hear of the processes in another order, know the same one in the end. */
+static void test_the_process_with_the_higher_claim_is_the_server(void **state)
+{
+	struct visitor v[3];
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	claim_1(&rig, &v[0], 9, 5);
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	claim_1(&rig, &v[1], 10, 7);
+	run_until(&rig, &v[0].again);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	claim_1(&rig, &v[2], 11, 6);
+	run_until(&rig, &v[2].again);
+	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	stop_and_close(&rig);
+}
+
 /* Says that the steps have begun with server 1, at `port`, in life `life` of the job. */
 static void say_life(struct visitor *v, unsigned port, unsigned life)
 {
@@ -677,6 +710,7 @@ int main(void)
 		cmocka_unit_test(test_who_knows_less_removes_nobody),
 		cmocka_unit_test(test_a_view_of_another_job_is_not_taken),
 		cmocka_unit_test(test_one_process_is_a_server),
+		cmocka_unit_test(test_the_process_with_the_higher_claim_is_the_server),
 		cmocka_unit_test(
 			test_the_process_with_which_the_steps_begin_is_the_server),
 		cmocka_unit_test(test_of_two_that_make_steps_the_known_one_stays),

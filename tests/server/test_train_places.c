@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define OTHER "tcp://127.0.0.1:9"
+#define CLAIM                                                                            \
+	",\"claim\":4611686018427387904" /* 2^62: that of a process that has been in the job */
 
 static const struct setup one = {"tcp", "softmax", "sgd", 1, 1, 1, 9, TERN_MODE_SYNC, 0};
 static const struct setup two = {"tcp", "softmax", "sgd", 2, 1, 1, 9, TERN_MODE_SYNC, 0};
@@ -309,8 +311,10 @@ static void test_a_worker_turns_to_an_address_that_others_tell(void **state)
 }
 
 /* Both servers have welcomed the worker, whose job waits for another worker. Then server `from` says
- * that server 0 is at OTHER. The worker turns to it if `turns`. */
-static void hear_of_0(unsigned from, const char *more, bool turns)
+ * that server 0 is at OTHER. The worker, which has turned to a process of claim `turned_to` before, turns to it
+ * if `turns`. */
+static void hear_again_of_0(
+	unsigned from, const char *more, uint64_t turned_to, bool turns)
 {
 	static const struct setup half = {
 		"tcp", "softmax", "sgd", 2, 2, 2, 9, TERN_MODE_SYNC, 0};
@@ -320,6 +324,7 @@ static void hear_of_0(unsigned from, const char *more, bool turns)
 
 	w = join(&j, &half);
 	JOB_UNTIL(&j, w->servers[0].welcome && w->servers[1].welcome);
+	known.of[0].claim = turned_to;
 	snprintf(text, sizeof(text),
 		"{\"type\":\"address\",\"server\":0,\"address\":\"" OTHER "\"%s}", more);
 	tern_talk_say(&j.m[from].server->workers[0]->talk, json_loads(text, 0, NULL));
@@ -331,18 +336,31 @@ static void hear_of_0(unsigned from, const char *more, bool turns)
 	job_close(&j);
 }
 
+static void hear_of_0(unsigned from, const char *more, bool turns)
+{
+	hear_again_of_0(from, more, 0, turns);
+}
+
+/* Server 0 has not been in the job before. */
+static void test_of_two_servers_the_one_with_the_higher_claim_counts(void **state)
+{
+	(void)state;
+	hear_of_0(1, "", false);
+	hear_of_0(1, CLAIM, true);
+}
+
+/* It has done so already, and cannot reach the process, perhaps. */
+static void test_a_worker_turns_once_to_a_process_with_a_higher_claim(void **state)
+{
+	(void)state;
+	hear_again_of_0(1, CLAIM, 1ull << 62, false);
+	hear_again_of_0(1, CLAIM, 1ull << 61, true);
+}
+
 static void test_a_server_that_makes_room_for_another_is_left(void **state)
 {
 	(void)state;
 	hear_of_0(0, "", true);
-}
-
-/* Server 0 has not been in the job before. */
-static void test_of_two_servers_the_one_that_has_been_in_the_job_counts(void **state)
-{
-	(void)state;
-	hear_of_0(1, "", false);
-	hear_of_0(1, ",\"begun\":true", true);
 }
 
 static void test_of_two_servers_the_one_that_makes_steps_counts(void **state)
@@ -360,9 +378,35 @@ static void test_a_worker_that_cannot_reach_a_server_asks_elsewhere(void **state
 	(void)state;
 	w = join(&j, &two);
 	JOB_UNTIL(&j, w->servers[0].welcome);
-	assert_false(places_turn_any(w));
+	assert_false(places_ask_elsewhere(&w->servers[1]));
 	know(w, 0, TERN_PLACE_OWN);
-	assert_true(places_turn_any(w));
+	assert_true(places_ask_elsewhere(&w->servers[1]));
+	assert_int_equal(w->status, -EAGAIN);
+	assert_non_null(strstr(w->text, "server 1 cannot be reached"));
+	assert_string_equal(known.moved_to, OTHER);
+	job_close(&j);
+}
+
+/* Server 0 does not have the job in memory. At its other address is the server whose follower it was,
+ * perhaps, but not if nobody has said that it is a follower's address. */
+static void test_the_job_in_memory_is_looked_for_once(void **state)
+{
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	w = join(&j, &two);
+	JOB_UNTIL(&j, w->servers[0].welcome);
+	assert_true(w->servers[0].lacks_memory);
+	assert_false(places_look_for_memory(w));
+	know(w, 0, TERN_PLACE_OWN);
+	assert_false(places_look_for_memory(w));
+	known.of[0].here = TERN_PLACE_FOLLOWER;
+	known.of[0].searched = true;
+	assert_false(places_look_for_memory(w));
+	known.of[0].searched = false;
+	assert_true(places_look_for_memory(w));
+	assert_true(known.of[0].searched);
 	assert_int_equal(w->status, -EAGAIN);
 	assert_string_equal(known.moved_to, OTHER);
 	job_close(&j);
@@ -422,9 +466,12 @@ int main(void)
 		cmocka_unit_test(test_a_worker_turns_to_an_address_that_others_tell),
 		cmocka_unit_test(test_a_server_that_makes_room_for_another_is_left),
 		cmocka_unit_test(
-			test_of_two_servers_the_one_that_has_been_in_the_job_counts),
+			test_of_two_servers_the_one_with_the_higher_claim_counts),
+		cmocka_unit_test(
+			test_a_worker_turns_once_to_a_process_with_a_higher_claim),
 		cmocka_unit_test(test_of_two_servers_the_one_that_makes_steps_counts),
 		cmocka_unit_test(test_a_worker_that_cannot_reach_a_server_asks_elsewhere),
+		cmocka_unit_test(test_the_job_in_memory_is_looked_for_once),
 		cmocka_unit_test(
 			test_a_worker_leaves_an_address_that_its_host_cannot_dial),
 	};
