@@ -191,6 +191,16 @@ bool info_memory(const char *root, uint64_t *total, uint64_t *available)
 	return found == 2;
 }
 
+uint64_t info_memory_allowed(void)
+{
+	uint64_t all =
+		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	struct cgroup_limits limits;
+
+	info_cgroup_limits("", &limits);
+	return TERN_MIN(all, limits.memory_bytes);
+}
+
 /* ---- NUMA nodes ---- */
 
 /* Returns the bytes of memory of a NUMA node, from a line "Node 0 MemTotal: 8123456

@@ -23,6 +23,10 @@ void info_cgroup_limits(const char *root, struct cgroup_limits *out);
  * False: /proc/meminfo does not tell. */
 bool info_memory(const char *root, uint64_t *total, uint64_t *available);
 
+/* Bytes of memory that this process may use: the host's memory, or the cgroup's limit if
+ * that is lower. */
+uint64_t info_memory_allowed(void);
+
 /* Returns the NUMA nodes: [{"node": 0, "cpus": "0-3", "memory_bytes": N}, ...] */
 json_t *info_numa_nodes(const char *root);
 

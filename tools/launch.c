@@ -229,19 +229,23 @@ static size_t add_place(const struct launch *l, unsigned index,
 		args[n++] = "--follow";
 		args[n++] = place->follow;
 	}
+	if (place->view) {
+		args[n++] = "--view";
+		args[n++] = place->view;
+	}
 	return n;
 }
 
 void launch_server(struct launch *l, unsigned index, const struct launch_place *place)
 {
-	static const struct launch_place first = {NULL, NULL, NULL, NULL};
+	static const struct launch_place first = {NULL, NULL, NULL, NULL, NULL};
 	const struct launch_settings *s = l->opts.settings;
 	const struct fabric_settings *fabric = l->opts.fabric;
 	struct snapshot_settings snapshots = s->snapshots;
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
 		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[44 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[46 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
 		"--on-nan", job_on_nan[s->on_nan], "--workers", workers, "--server-wait",
@@ -674,6 +678,8 @@ bool launch_take_event(struct launch *l, struct child *c, const char *name, json
 {
 	if (launch_is_worker(l, c))
 		return false;
+	if (strcmp(name, "begun") == 0)
+		job_view_take(&l->view, event);
 	if (launch_is_follower(l, c))
 		take_follower_event(l, c, name, event);
 	else if (strcmp(name, "listening") == 0)

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "ps/omitted.h"
 #include "tools/job.h"
+#include "tools/job_view.h"
 #include "tools/logdir.h"
 #include "tools/report.h"
 #include "tools/secret.h"
@@ -150,6 +151,8 @@ struct launch {
 	/* By server: its follower has begun as this server, though the process has not ended that this
 	 * process knows as the server. restart_turn() exchanges the two. */
 	bool took_over[TERN_SERVERS_MAX];
+	/* The newest list of the job's servers that a server has said; its number is 0: none has. */
+	struct tern_view view;
 	bool completed; /* server 0, or a follower, says that the job is complete */
 	struct tern_omitted skipped; /* slots that were left out (--on-nan skip) */
 	/* The servers' addresses, for the workers' --join; "": some are not known yet. */
@@ -225,6 +228,7 @@ struct launch_place {
 	const char *join;   /* NULL: no --join */
 	const char *resume; /* --resume; NULL: as the user says */
 	const char *follow; /* --follow: starts a follower; NULL: a server */
+	const char *view;   /* --view; NULL: no --view */
 };
 void launch_server(struct launch *l, unsigned index, const struct launch_place *place);
 

@@ -34,7 +34,8 @@
  *                the launcher needs to know
  *     ready      a worker has read its data; only the launcher needs to know
  *     begun      the first step of this server or worker begins; only the launcher needs
- *                to know
+ *                to know; of a server: view (tools/job_view.h), if servers or workers were
+ *                added, or servers removed
  *     completed  the job of this server was completed; only the launcher needs to know
  *     lost       worker, text: the process that prints this goes on without the worker
  *     came       worker, text: that worker takes part in the place of a lost one

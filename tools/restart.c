@@ -247,19 +247,21 @@ static bool can_be_found(const struct launch *l, unsigned i)
 	return has_guide(l) || reusable(l->addresses[i]);
 }
 
-/* Starts a server again. Without a server that all workers know, the others are named, too, that
- * will come again at their former addresses. */
+/* Starts a server again, with the newest list of the job's servers. Without a server that all workers know,
+ * the others are named, too, that will come again at their former addresses. */
 static void start_server(struct launch *l, unsigned index)
 {
 	const char *directory = l->opts.settings->snapshots.directory;
 	char join[sizeof(l->join)] = "", listen[128];
-	struct launch_place place = {NULL, NULL, NULL, NULL};
+	struct launch_place place = {NULL, NULL, NULL, NULL, NULL};
+	char *view = job_view_text(&l->view, index);
 	bool guided = has_guide(l);
 	struct tern_snapshot_id id;
 	size_t n = 0;
 
 	for (unsigned i = 0; i < l->opts.servers; i++)
-		if (i != index && (!guided || l->sup.children[i].running))
+		if (i != index && job_view_has(&l->view, i) &&
+			(!guided || l->sup.children[i].running))
 			n += (size_t)snprintf(join + n, sizeof(join) - n, "%s%.120s",
 				n ? "," : "", l->addresses[i]);
 	if (!guided) {
@@ -271,12 +273,14 @@ static void start_server(struct launch *l, unsigned index)
 		place.join = join;
 	else if (snapshots_newest(directory, &id) == 0)
 		place.resume = directory;
+	place.view = view;
 	l->unheard[index] = true;
 	launch_server(l, index, &place);
+	free(view);
 }
 
 /* Writes from where the job goes on when this process is here again. Servers that all live have the
- * job in memory. */
+ * job in memory. (A server that was removed has ended.) */
 static void describe_way_back(
 	const struct launch *l, const struct child *c, char *text, size_t bytes)
 {
@@ -284,7 +288,9 @@ static void describe_way_back(
 	char from[TERN_SNAPSHOT_NAME_BYTES + 20];
 
 	for (unsigned i = 0; i < l->opts.servers; i++)
-		memory = memory && l->sup.children[i].running && !l->unheard[i];
+		memory =
+			memory && (!job_view_has(&l->view, i) ||
+					  (l->sup.children[i].running && !l->unheard[i]));
 	describe_origin(l->opts.settings, from, sizeof(from));
 	snprintf(text, bytes, "%s %s",
 		memory ? "goes on from memory, or from" : "goes back to", from);

@@ -22,6 +22,9 @@
  * a server that they know: one that still runs and with which the steps have begun. Without such
  * a server it listens at its former address. Over shm an address belongs to one process, so
  * there the job cannot go on in place then, and all processes are started again.
+ *
+ * A server that is started again gets the newest list of the job's servers (job_view.h). If all processes
+ * were killed at once, no other one knows which servers an operator has removed.
  */
 #ifndef TERN_TOOLS_RESTART_H
 #define TERN_TOOLS_RESTART_H

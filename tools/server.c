@@ -18,6 +18,7 @@
 #include "tools/follow.h"
 #include "tools/info_machine.h"
 #include "tools/job.h"
+#include "tools/job_view.h"
 #include "tools/log.h"
 #include "tools/logdir.h"
 #include "tools/role.h"
@@ -40,6 +41,7 @@ struct server_settings {
 	struct snapshot_settings snapshots;
 	const char *logdir;
 	const char *join, *follow;
+	struct tern_view view; /* --view; its number is 0: not given */
 	uint64_t server_wait_s;
 	double drain_within_s;
 	bool json;
@@ -85,6 +87,7 @@ static const struct option options[] = {
 		"keep a copy of the share of the server at this address, and come in its "
 		"place when it is lost; its job needs --snapshots",
 		struct server_settings, follow),
+	JOB_VIEW_OPTION(struct server_settings, view),
 	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
 	DRAIN_OPTION(struct server_settings, drain_within_s),
 	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
@@ -273,8 +276,9 @@ static void begun(void *arg)
 		(struct mark){.ns = tern_clock_ns(), .step = stats.steps};
 	logdir_begin(s->logdir, stats.steps);
 	role_begun(arg,
-		json_pack("{ss ss sb}", "event", "begun", "mode", stats.mode.text,
-			"goes_back", stats.goes_back),
+		json_pack("{ss ss sb so*}", "event", "begun", "mode", stats.mode.text,
+			"goes_back", stats.goes_back, "view",
+			job_view_json(tern_server_view(s->server))),
 		stats.steps);
 }
 
@@ -507,18 +511,6 @@ static uint32_t guests_max(void)
 	return (uint32_t)limit.rlim_cur / 2;
 }
 
-/* Bytes of memory that this process may use: the host's memory, or the cgroup's limit if
- * that is lower. */
-static uint64_t memory_bytes(void)
-{
-	uint64_t all =
-		(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	struct cgroup_limits limits;
-
-	info_cgroup_limits("", &limits);
-	return TERN_MIN(all, limits.memory_bytes);
-}
-
 /* Chooses the snapshot to go on from. A server that was made anew, or comes in the place of a lost
  * one, takes the one that server 0 has named, or else the newest of the job. If there is none yet,
  * the job begins as it did before. */
@@ -553,7 +545,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 	return (struct tern_server_opts){
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
-		.memory_bytes = memory_bytes(),
+		.memory_bytes = info_memory_allowed(),
 		.guests_max = guests_max(),
 		.workers = (uint32_t)settings->workers,
 		.updater = s->updater,
@@ -571,7 +563,8 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.resume = s->memory ? NULL : find_resume(s),
 		.goes_back =
 			settings->server_wait_s && snapshots_are_on(&settings->snapshots),
-		.returns = s->has_begun || settings->join || settings->follow,
+		.returns = s->has_begun || settings->join || settings->follow ||
+			   settings->view.number,
 		.has_begun = s->has_begun,
 		.from_memory = s->memory,
 		.absent_ns = absent_ns(s),
@@ -691,7 +684,7 @@ static int stand_by(struct server_role *s)
 	s->standby.index = s->index;
 	s->standby.listen = s->address;
 	s->standby.listen_bytes = sizeof(s->address);
-	s->standby.memory_bytes = memory_bytes();
+	s->standby.memory_bytes = info_memory_allowed();
 	s->standby.omits = s->settings->on_nan == JOB_NAN_SKIP;
 	s->standby.via = s->settings->snapshots.via;
 	s->standby.wait_s = settings->server_wait_s;
@@ -850,6 +843,9 @@ static int server_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;
+	if (job_view_check(&settings.view, s.index, &error))
+		return command_refuse(&server_command, "%s", error.text);
+	s.view = settings.view;
 	r = role_open(&s.role, &server_command, s.index, &settings.fabric,
 		secret_text(&secret), settings.spin_us, 0, thread_count(&settings),
 		settings.json);

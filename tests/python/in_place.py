@@ -78,13 +78,36 @@ def server_that_was_asked_to_end_comes_again():
         run.end()
 
 
-def program_that_a_user_has_added_goes_on_alone():
-    """The launcher's only program is killed, and comes again in a job that has not gone back."""
-    secret = SCRATCH / "added-secret"
+def known_secret(name):
+    """The file with a secret that the user gives the job."""
+    secret = SCRATCH / f"{name}-secret"
     secret.write_text("a secret of the job that its user knows\n")
     secret.chmod(0o600)
+    return secret
+
+
+def join_of(run):
+    return next(e["join"] for e in run.running.events if e["event"] == "start")
+
+
+def removed_server_stays_away_when_all_others_come_again():
+    """Only the launcher knows then which servers the job has."""
+    secret = known_secret("removed")
+    with launched("removed", "--secret-file", secret, servers=3) as run:
+        job.finish("drain", "--join", join_of(run), "--server", 2, "--secret-file", secret)
+        job.wait_until(lambda: ("server", 2) not in run.pids())
+        before = run.kill(*run.pids())
+        run.comes(before, *before)
+        run.makes_new_steps()
+        assert ("server", 2) not in run.pids(), run.pids()
+        run.end()
+
+
+def program_that_a_user_has_added_goes_on_alone():
+    """The launcher's only program is killed, and comes again in a job that has not gone back."""
+    secret = known_secret("added")
     with launched("added", "--secret-file", secret, workers=1) as run:
-        join = next(e["join"] for e in run.running.events if e["event"] == "start")
+        join = join_of(run)
         added = Process(*command("numpy", run.out), TERN_JOIN=join, TERN_WORKERS=1, TERN_INDEX=1, TERN_SERVER_WAIT=60,
                         TERN_SECRET_FILE=secret, OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1, BACK_SLOW=1)
         try:
@@ -161,5 +184,5 @@ CASES = [servers_of_c_programs_come_again, servers_of_numpy_programs_come_again,
          server_that_was_asked_to_end_comes_again, programs_that_do_not_go_back_are_started_again,
          programs_that_end_instead_are_started_again, without_a_server_to_tell_the_programs_all_are_started_again,
          interrupted_job_takes_a_snapshot, too_many_restarts_end_the_job, program_that_a_user_has_added_goes_on_alone,
-         program_in_async_mode_hears_nothing_of_going_back]
+         removed_server_stays_away_when_all_others_come_again, program_in_async_mode_hears_nothing_of_going_back]
 tap.run([case for case in CASES if len(sys.argv) < 4 or case.__name__ in sys.argv[3:]])

@@ -55,6 +55,15 @@ def options_are_checked():
     job.refused("train", "--data", "x", says=["--model"])
 
 
+def list_of_servers_is_checked():
+    """The value of --view, which only launchers give."""
+    good = {"servers": ["tcp://127.0.0.1:9"], "view": 5, "numbers": [0], "added": [False], "workers": 1}
+    for wrong in "x", "{}", "{\n", json.dumps(good | {"view": 0}), json.dumps(good | {"numbers": [1]}), "[" * 5000:
+        job.refused("server", "--view", wrong, says=["--view"])
+    job.refused("server", "--view", "{}", says=["--view {}: expected the list that a server says with its event begun"])
+    job.refused("server", "--view", json.dumps(good), "--index", 1, says=["the list does not have server 1"])
+
+
 def settings_of_optimizers_are_checked():
     def refused(optimizer, *more, says):
         job.refused("train", "--model", "softmax", "--data", "x", "--optimizer", optimizer, *more, says=[says])
@@ -614,6 +623,7 @@ def noise_at_a_server_does_not_disturb_a_job():
 
 tap.run([
     options_are_checked,
+    list_of_servers_is_checked,
     settings_of_optimizers_are_checked,
     schedules_are_checked,
     empty_words_are_told,

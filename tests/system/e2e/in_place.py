@@ -5,6 +5,7 @@ and all others stay. The results have the bytes of a job that nothing has happen
 
 usage: in_place.py TERN
 """
+import contextlib
 import functools
 import os
 import re
@@ -50,7 +51,8 @@ class Launched:
     def signal_workers(self, number):
         for (role, _), pid in self.pids().items():
             if role == "worker":
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # kill() has just killed it
+                    os.kill(pid, number)
 
     def go_on(self):
         self.signal_workers(signal.SIGCONT)
@@ -244,15 +246,21 @@ def of_worker(name, index):
     return lambda e: e["event"] == name and e.get("worker") == index
 
 
-def with_added_worker(name, workers, *more):
-    """A launched job to which a user has added a worker by hand, and that worker."""
+def with_secret(name, *more, **counts):
+    """A launched job that makes steps, the file with its secret, and where its servers are."""
     secret = job.SCRATCH / f"{name}-secret"
     secret.write_text("a secret of the job that its user knows\n")
     secret.chmod(0o600)
-    launched = Launched(name, "--fabric", "tcp", "--secret-file", secret, *more, workers=workers)
+    launched = Launched(name, "--fabric", "tcp", "--secret-file", secret, *more, **counts)
     join = launched.running.wait_event(lambda e: e["event"] == "start")["join"]
     launched.makes_new_steps()
-    added = job.Job("worker", *options("--servers", 2, "--workers", workers, "--fabric", "tcp", "--save", launched.save),
+    return launched, secret, join
+
+
+def with_added_worker(name, workers, *more, servers=2):
+    """A launched job to which a user has added a worker by hand, and that worker."""
+    launched, secret, join = with_secret(name, *more, servers=servers, workers=workers)
+    added = job.Job("worker", *options("--servers", servers, "--workers", workers, "--fabric", "tcp", "--save", launched.save),
                     "--join", join, "--secret-file", secret, "--index", workers, "--json")
     added.wait_event(lambda e: e["event"] == "ready")
     launched.go_on()
@@ -296,6 +304,41 @@ def added_worker_that_is_killed_costs_nothing():
     launched.end()
 
 
+def all_with_an_added_worker_are_lost_at_once():
+    """The launcher knows that the job has three workers, and that its own are two. The job does not wait for the third one
+    for long."""
+    for servers in 2, 1:
+        launched, added = with_added_worker(f"added-all-{servers}", 2, "--worker-timeout", 1000, servers=servers)
+        launched.makes_new_steps()
+        before = launched.pids()
+        launched.kill(("server", 0))
+        launched.stays(before, ("server", 0))
+        added.kill()
+        before = launched.pids()
+        launched.kill(*before)
+        launched.stays(before, *before)
+        launched.end()
+
+
+def removed_server_stays_away_when_all_others_come_again():
+    """An operator removes a server, and later all other processes are killed at once. Only the launcher knows then which
+    servers the job has."""
+    for servers in 3, 2:
+        launched, secret, join = with_secret(f"removed-{servers}", servers=servers)
+        launched.go_on()
+        job.finish("drain", "--join", join, "--server", servers - 1, "--secret-file", secret)
+        job.wait_until(lambda: ("server", servers - 1) not in launched.pids())
+        before = launched.pids()
+        launched.kill(*before)
+        launched.stays(before, *before)
+        status = job.finish("status", "--join", join, "--secret-file", secret, "--json").last
+        assert [s["server"] for s in status["servers"]] == list(range(servers - 1)), status
+        before = launched.pids()
+        assert "goes on from memory" in launched.kill(("worker", 0), ("worker", 1))["worker", 0]
+        launched.stays(before, ("worker", 0), ("worker", 1))
+        launched.end()
+
+
 def interrupted_launcher_ends_its_job_with_an_added_worker():
     launched, added = with_added_worker("added-interrupted", 2)
     launched.running.process.send_signal(signal.SIGTERM)
@@ -327,5 +370,6 @@ tap.run([one_of_two_servers_comes_again_twice, server_0_comes_again, single_serv
          without_a_server_to_tell_the_workers_all_are_started_again, without_its_port_all_are_started_again,
          server_that_was_asked_to_end_comes_again,
          worker_that_a_user_has_added_stays_when_others_come_again, added_worker_that_is_killed_costs_nothing,
+         all_with_an_added_worker_are_lost_at_once, removed_server_stays_away_when_all_others_come_again,
          interrupted_launcher_ends_its_job_with_an_added_worker,
          without_a_snapshot_it_goes_back_to_the_start, interrupted_job_saves, without_restarts_the_job_ends])
