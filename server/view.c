@@ -11,9 +11,9 @@
  *                                  takes a snapshot
  *                              <--  "abort" with "back" and "view", to all
  *
- * An operator asks again and again until the steps have begun with a view that does not have the server.
- * Then all processes of the job know that view. If server 0 is lost before, the next question begins the
- * change anew; so it needs to be on no disk. A server or worker that is to be added asks again, too.
+ * The operator's command asks again and again until the steps have begun with a view that does not have the
+ * server. Then all processes of the job know that view. If server 0 is lost before, the next question begins
+ * the change anew. A server or worker that is to be added asks again, too. So no view needs to be on a disk.
  *
  * A worker that has an older view, since it was away, is told the newest ("view"), and joins
  * anew; a server takes it over. A worker may also have a newer one than a server that was away. So

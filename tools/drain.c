@@ -15,6 +15,9 @@
 #define PAUSE_NS (100 * TERN_NS_PER_MS)
 /* Limit of one question: server 0 may be elsewhere meanwhile. */
 #define ONE_NS (2 * TERN_NS_PER_S)
+/* How long server 0 may be silent at least while the question is asked again (or for --wait, if that is
+ * longer): somebody starts it again. */
+#define PATIENCE_NS (60 * TERN_NS_PER_S)
 
 struct drain_settings {
 	struct ask_settings ask;
@@ -101,49 +104,62 @@ static void say(
 			"text", report_text(text.text)));
 }
 
-/* Asks until the steps go on without the server. Server 0 may be lost meanwhile, and be another process
- * elsewhere; it may be silent for at most ask->wait_ns, which changes. Returns 1, or a negative errno. */
-static int wait_for_steps(
-	struct ask *ask, struct address *zero, uint64_t server, struct message *error)
+/* A change that is told to nobody is lost with server 0. So the question is asked again, wherever server 0 is
+ * then, until the steps go on without the server. */
+static int ask_again(struct ask *ask, struct address *zero, uint64_t server,
+	uint64_t patience_ns, struct message *error)
 {
-	uint64_t patience_ns = ask->wait_ns, heard_ns = tern_clock_ns();
-	struct message why;
+	uint64_t heard_ns = tern_clock_ns();
 	int r = 0;
 
-	ask->wait_ns = TERN_MIN(patience_ns, ONE_NS);
 	while (r == 0 ||
 		(r < 0 && r != -EACCES && tern_clock_ns() - heard_ns < patience_ns)) {
 		nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 		if (r < 0)
-			r = find_zero(ask, zero, &why);
+			r = find_zero(ask, zero, error);
 		if (r == 0)
-			r = ask_zero(ask, zero, server, true, &why);
+			r = ask_zero(ask, zero, server, true, error);
 		if (r == 0)
 			heard_ns = tern_clock_ns();
 	}
-	if (r < 0)
-		options_refuse(error,
-			"it is not known whether the job goes on without server %llu: "
-			"%.300s",
-			(unsigned long long)server, why.text);
 	return r;
+}
+
+/* Asks for the first time. Server 0 may be away for a moment. */
+static int ask_first(
+	struct ask *ask, struct address *zero, uint64_t server, struct message *error)
+{
+	uint64_t begun_ns = tern_clock_ns();
+	int r = find_zero(ask, zero, error);
+
+	while (r == -EHOSTUNREACH && tern_clock_ns() - begun_ns < ask->wait_ns) {
+		nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+		r = find_zero(ask, zero, error);
+	}
+	return r < 0 ? r : ask_zero(ask, zero, server, false, error);
 }
 
 static int drain(
 	struct ask *ask, const struct drain_settings *settings, struct message *error)
 {
+	uint64_t patience_ns = TERN_MAX(ask->wait_ns, PATIENCE_NS);
 	struct address zero;
-	int r = find_zero(ask, &zero, error);
+	struct message why;
+	int r = ask_first(ask, &zero, settings->server, error);
 
-	if (r == 0)
-		r = ask_zero(ask, &zero, settings->server, false, error);
 	if (r == 0) {
 		say(settings, "draining",
 			"to be removed: during the steps as soon as a snapshot is taken, "
 			"else at once");
 		if (settings->no_wait)
 			return 0;
-		r = wait_for_steps(ask, &zero, settings->server, error);
+		ask->wait_ns = TERN_MIN(ask->wait_ns, ONE_NS);
+		r = ask_again(ask, &zero, settings->server, patience_ns, &why);
+		if (r < 0)
+			options_refuse(error,
+				"it is not known whether the job goes on without server "
+				"%llu: %.300s",
+				(unsigned long long)settings->server, why.text);
 	}
 	if (r > 0)
 		say(settings, "drained", "removed: the job goes on without it");

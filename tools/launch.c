@@ -678,8 +678,10 @@ bool launch_take_event(struct launch *l, struct child *c, const char *name, json
 {
 	if (launch_is_worker(l, c))
 		return false;
-	if (strcmp(name, "begun") == 0)
+	if (strcmp(name, "begun") == 0) {
 		job_view_take(&l->view, event);
+		restart_end_removed(l);
+	}
 	if (launch_is_follower(l, c))
 		take_follower_event(l, c, name, event);
 	else if (strcmp(name, "listening") == 0)

@@ -461,6 +461,15 @@ void restart_took_over(struct launch *l, const struct child *c)
 	l->took_over[server_of(l, c)] = l->undecided = true;
 }
 
+/* True if the job goes on without this server, or the one whose follower this is. */
+static bool is_removed(const struct launch *l, const struct child *c)
+{
+	if (launch_is_worker(l, c))
+		return false;
+	return !job_view_has(&l->view,
+		launch_is_follower(l, c) ? server_of(l, c) : launch_number(l, c));
+}
+
 /* Ends a follower that lacks a part of what its server had. It is started again when another server
  * listens. */
 static void dismiss(struct launch *l, unsigned i)
@@ -481,7 +490,7 @@ static void decide_server(struct launch *l, unsigned i)
 	const struct child *c = &l->sup.children[i];
 
 	l->lost[i] = false;
-	if (promote(l, i))
+	if (is_removed(l, c) || promote(l, i))
 		return;
 	dismiss(l, i);
 	if (!can_be_found(l, i))
@@ -541,6 +550,10 @@ static void start(struct launch *l, struct child *c)
 {
 	unsigned i = launch_number(l, c);
 
+	if (is_removed(l, c)) {
+		l->again_ns[i] = 0;
+		return;
+	}
 	if (c->left) {
 		kill(-c->pid, SIGKILL);
 		return;
@@ -563,6 +576,24 @@ static void start(struct launch *l, struct child *c)
 	else
 		start_server(l, i);
 	l->sup.replaced = NULL;
+}
+
+bool restart_server_is_pending(const struct launch *l)
+{
+	for (unsigned i = 0; i < l->opts.servers; i++)
+		if ((l->again_ns[i] || l->lost[i]) && !is_of_no_use(l))
+			return true;
+	return false;
+}
+
+void restart_end_removed(struct launch *l)
+{
+	for (unsigned i = 0; i < l->opts.servers; i++) {
+		const struct child *c = &l->sup.children[i];
+
+		if (c->running && l->unheard[i] && is_removed(l, c))
+			kill(c->pid, SIGKILL);
+	}
 }
 
 bool restart_is_pending(const struct launch *l)

@@ -74,6 +74,13 @@ void restart_late(struct launch *l, const struct child *c);
  * a job waits for a follower. */
 bool restart_is_pending(const struct launch *l);
 
+/* The part of it about servers. */
+bool restart_server_is_pending(const struct launch *l);
+
+/* Ends servers that were just started again, and that the newest list does not have any more (l->view): they
+ * would come to the job as new ones. */
+void restart_end_removed(struct launch *l);
+
 /* Decides about processes that were killed, and starts those whose time has come. Called by
  * launch_turn(). */
 void restart_turn(struct launch *l);

@@ -455,7 +455,9 @@ static void on_exit_of(void *arg, struct child *c)
 	taken = !t->done && restart_takes(&t->l, c);
 	if (taken && !launch_is_worker(&t->l, c))
 		return;
-	if (!launch_is_worker(&t->l, c) && !launch_running(&t->l, false))
+	/* The last server that runs may be one that was removed, while others are about to come again. */
+	if (!launch_is_worker(&t->l, c) && !launch_running(&t->l, false) &&
+		!restart_server_is_pending(&t->l))
 		t->l.served_ns = tern_clock_ns();
 	if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0)
 		return;

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness"))
@@ -306,7 +307,7 @@ def added_worker_that_is_killed_costs_nothing():
 
 def all_with_an_added_worker_are_lost_at_once():
     """The launcher knows that the job has three workers, and that its own are two. The job does not wait for the third one
-    for long."""
+    until --worker-timeout."""
     for servers in 2, 1:
         launched, added = with_added_worker(f"added-all-{servers}", 2, "--worker-timeout", 1000, servers=servers)
         launched.makes_new_steps()
@@ -337,6 +338,22 @@ def removed_server_stays_away_when_all_others_come_again():
         assert "goes on from memory" in launched.kill(("worker", 0), ("worker", 1))["worker", 0]
         launched.stays(before, ("worker", 0), ("worker", 1))
         launched.end()
+
+
+def removed_server_is_not_started_again():
+    """A server is lost for the second time, so the launcher waits for a second, and an operator removes it meanwhile."""
+    launched, secret, join = with_secret("removed-lost", servers=3)
+    before = launched.pids()
+    launched.kill(("server", 2))
+    launched.stays(before, ("server", 2))
+    before = launched.pids()
+    assert "started again in 1 s" in launched.kill(("server", 2))["server", 2]
+    job.finish("drain", "--join", join, "--server", 2, "--secret-file", secret)
+    launched.makes_new_steps()
+    time.sleep(1.5)  # until after it would have come
+    del before["server", 2]
+    assert launched.pids() == before, launched.pids()
+    launched.end()
 
 
 def interrupted_launcher_ends_its_job_with_an_added_worker():
@@ -371,5 +388,6 @@ tap.run([one_of_two_servers_comes_again_twice, server_0_comes_again, single_serv
          server_that_was_asked_to_end_comes_again,
          worker_that_a_user_has_added_stays_when_others_come_again, added_worker_that_is_killed_costs_nothing,
          all_with_an_added_worker_are_lost_at_once, removed_server_stays_away_when_all_others_come_again,
+         removed_server_is_not_started_again,
          interrupted_launcher_ends_its_job_with_an_added_worker,
          without_a_snapshot_it_goes_back_to_the_start, interrupted_job_saves, without_restarts_the_job_ends])
