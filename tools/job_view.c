@@ -41,11 +41,15 @@ int job_view_parse(const char *text, void *at, struct message *why)
 					  "event begun");
 }
 
-int job_view_check(const struct tern_view *view, uint32_t number, struct message *error)
+int job_view_check(const struct tern_view *view, uint32_t number, bool goes_back,
+	struct message *error)
 {
-	return job_view_has(view, number)
-		       ? 0
-		       : options_refuse(error,
-				 "--view: the list does not have server %u (--index)",
-				 number);
+	if (!job_view_has(view, number))
+		return options_refuse(error,
+			"--view: the list does not have server %u (--index)", number);
+	if (view->number && !goes_back)
+		return options_refuse(error, "--view: needs --snapshots or "
+					     "--snapshots-via, and a --server-wait "
+					     "above 0, and does not go with --follow");
+	return 0;
 }

@@ -38,7 +38,9 @@ bool job_view_has(const struct tern_view *view, uint32_t number);
 /* Parses --view into a struct tern_view. */
 int job_view_parse(const char *text, void *at, struct message *why);
 
-/* Checks that the list has the server that is started with it. -EINVAL: `error` has one line. */
-int job_view_check(const struct tern_view *view, uint32_t number, struct message *error);
+/* Checks that the list has the server that is started with it, which must be one that `goes_back` with its
+ * job. -EINVAL: `error` has one line. */
+int job_view_check(const struct tern_view *view, uint32_t number, bool goes_back,
+	struct message *error);
 
 #endif

@@ -843,7 +843,10 @@ static int server_run(int argc, char **argv)
 		secret_read(&settings.secret, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;
-	if (job_view_check(&settings.view, s.index, &error))
+	if (job_view_check(&settings.view, s.index,
+		    settings.server_wait_s > 0 && !settings.follow &&
+			    snapshots_are_on(&settings.snapshots),
+		    &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.view = settings.view;
 	r = role_open(&s.role, &server_command, s.index, &settings.fabric,

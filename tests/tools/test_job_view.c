@@ -60,8 +60,8 @@ static void test_a_removed_server_gets_no_list(void **state)
 	assert_true(job_view_has(&known, 2));
 	assert_false(job_view_has(&known, 1));
 	assert_null(job_view_text(&known, 1));
-	assert_int_equal(job_view_check(&known, 2, &why), 0);
-	assert_int_equal(job_view_check(&known, 1, &why), -EINVAL);
+	assert_int_equal(job_view_check(&known, 2, true, &why), 0);
+	assert_int_equal(job_view_check(&known, 1, true, &why), -EINVAL);
 	assert_string_equal(
 		why.text, "--view: the list does not have server 1 (--index)");
 }

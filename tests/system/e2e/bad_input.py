@@ -62,6 +62,7 @@ def list_of_servers_is_checked():
         job.refused("server", "--view", wrong, says=["--view"])
     job.refused("server", "--view", "{}", says=["--view {}: expected the list that a server says with its event begun"])
     job.refused("server", "--view", json.dumps(good), "--index", 1, says=["the list does not have server 1"])
+    job.refused("server", "--view", json.dumps(good), says=["--view: needs --snapshots"])
 
 
 def settings_of_optimizers_are_checked():
