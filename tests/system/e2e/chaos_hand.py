@@ -262,14 +262,18 @@ class HandStory(Story):
         return self.count("drain", phase, is_hit and (phase == "end" or self.leaving[index].last("draining") is not None))
 
     def remove_server(self, index, asking):
-        """The command has ended. If it has failed, which it may when the job ends, the server stays."""
+        """The command has ended. If it has failed, which it may when the job begins or ends, the server stays."""
         del self.leaving[index]
-        if asking.last("drained"):
+        is_drained = asking.last("drained") is not None
+        assert (asking.process.returncode == 0) == is_drained, "the exit code of tern drain"
+        if is_drained:
             self.members.discard(index)
             self.former += [self.processes.pop(k) for k in list(self.processes) if k[1] == index and k[0] != "worker"]
             del self.addresses[index]
         else:
-            self.log.append(f"--- server {index} is not removed")
+            text = asking.last("failed")["text"]
+            self.log.append(f"--- server {index} is not removed: {text}")
+            assert self.is_over() or "is ending" in text or "no worker has told it the job yet" in text, text
             self.servers.append(index)
 
     def cut_link(self, phase):
