@@ -151,9 +151,10 @@ bool places_look_for_memory(struct tern_worker *w)
 			(place->kind == TERN_PLACE_OWN &&
 				place->here != TERN_PLACE_FOLLOWER))
 			continue;
+		if (!places_look_elsewhere(s))
+			continue;
 		place->searched = true;
-		if (places_look_elsewhere(s))
-			return true;
+		return true;
 	}
 	return false;
 }
@@ -258,9 +259,9 @@ static void follow(struct worker_server *s, const char *address)
 		worker_give_up(w, -EAGAIN, "server %u is at %s now", s->number, address);
 }
 
-/* True if the process of this claim is rather the server than the one that has welcomed the worker. A
- * worker turns to each once: it cannot reach it, perhaps, and then it comes back. */
-static bool is_higher(struct worker_server *s, uint64_t claim)
+/* True if the worker is to turn to the process of this claim, which is rather the server than the one that has
+ * welcomed the worker. It turns to a process once: it cannot reach it, perhaps, and then it comes back. */
+static bool take_higher(struct worker_server *s, uint64_t claim)
 {
 	struct tern_worker_place *place = place_of(s);
 
@@ -275,7 +276,7 @@ void places_on_address(struct worker_server *from, const json_t *message)
 	struct tern_worker *w = from->worker;
 	const char *address = json_string_value(json_object_get(message, "address"));
 	const json_t *number = json_object_get(message, "server");
-	uint64_t claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
+	uint64_t claim = tern_talk_claim(message);
 	bool serves = json_is_true(json_object_get(message, "serves"));
 	struct worker_server *s;
 	uint32_t i = 0;
@@ -289,9 +290,9 @@ void places_on_address(struct worker_server *from, const json_t *message)
 		return;
 	s = &w->servers[i];
 	/* A server that tells another address for its own number makes room for its follower. */
-	if (!s->welcome || s == from || serves || is_higher(s, claim))
+	if (!s->welcome || s == from || serves || take_higher(s, claim))
 		follow(s, address);
-	else if (!claim || claim != s->claim)
+	else if (claim != s->claim)
 		set_other(s, address, TERN_PLACE_NEW);
 }
 

@@ -458,7 +458,7 @@ static void welcomed(struct worker_server *s, const json_t *message)
 		w->back_is_possible = w->opts.goes_back;
 	if (json_is_true(json_object_get(message, "returns")))
 		w->opts.returns = true;
-	s->claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
+	s->claim = tern_talk_claim(message);
 	s->lacks_memory = !life;
 	if (json_is_true(json_object_get(message, "omits")))
 		w->omits = true;

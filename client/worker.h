@@ -93,8 +93,8 @@ struct tern_worker_place {
 	/* Since steps were made last: turns from one address to the other, and how many of them the
 	 * worker made because a server that it was connected to has not welcomed it. */
 	uint32_t turns, silences;
-	/* Since then: the highest claim of a process to which the worker has turned; and whether it has turned
-	 * to a process that may have the job in memory. */
+	/* The highest claim of a process to which the worker has turned since steps were made, and whether it
+	 * has turned to one that may have the job in memory. */
 	uint64_t claim;
 	bool searched;
 };

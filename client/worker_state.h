@@ -53,8 +53,8 @@ struct worker_server {
 	bool unlinked;    /* the connection is broken, and may be restored */
 	bool is_replaced; /* "abort" said: another process is this server now */
 	bool welcome, gone;
-	/* What "welcome" has said: members_claim() in the server, and that its process does not have the job in
-	 * memory. */
+	/* Of the process that has sent "welcome": its claim to be this server (members_claim()), and that it does
+	 * not have the job in memory. */
 	uint64_t claim;
 	bool lacks_memory;
 	bool placed;    /* spare.c: its answer to "where" was received */

@@ -327,3 +327,10 @@ const char *tern_talk_type(const json_t *message)
 
 	return type ? type : "";
 }
+
+uint64_t tern_talk_claim(const json_t *message)
+{
+	json_int_t claim = json_integer_value(json_object_get(message, "claim"));
+
+	return claim > 0 ? (uint64_t)claim : 0;
+}

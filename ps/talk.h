@@ -335,5 +335,7 @@ json_t *tern_talk_text(const char *text);
 
 /* The "type" of a message; "" if it has none. */
 const char *tern_talk_type(const json_t *message);
+/* The "claim" of a message (members_claim() in server/membership.h); 0: it has none, or a malformed one. */
+uint64_t tern_talk_claim(const json_t *message);
 
 #endif

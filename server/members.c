@@ -37,6 +37,7 @@
  * it to nobody.
  */
 #include "server/membership.h"
+#include "server/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -99,13 +100,23 @@ bool members_has_begun(const struct tern_server *s)
 
 #define CLAIM_BEGUN  (1ull << 62)
 #define CLAIM_MEMORY (1ull << 61)
+/* Below these bits: the step that is in memory, and the lowest bits of the process's number. */
+#define CLAIM_STEP_SHIFT 24
+#define CLAIM_STEP_MAX   ((1ull << (61 - CLAIM_STEP_SHIFT)) - 1)
 
 uint64_t members_claim(const struct tern_server *s)
 {
-	if (!members_has_begun(s))
-		return 0;
-	return CLAIM_BEGUN | (s->from_memory ? CLAIM_MEMORY : 0) |
-	       s->history->incarnation;
+	uint64_t claim = s->history->incarnation & ((1ull << CLAIM_STEP_SHIFT) - 1);
+
+	if (members_has_begun(s))
+		claim |= CLAIM_BEGUN;
+	if (s->from_memory) {
+		uint64_t step = s->from_memory->step;
+
+		claim |= CLAIM_MEMORY | TERN_MIN(step, CLAIM_STEP_MAX)
+						<< CLAIM_STEP_SHIFT;
+	}
+	return claim;
 }
 
 static void say_address(struct member_link *l)
@@ -668,7 +679,7 @@ static void take_place(
 	struct server_peer *first = find_newcomer(s, number);
 	bool is_right = first && makes_steps(p) && !makes_steps(first);
 
-	if (is_right || (first && p->claim > first->claim && !s->running))
+	if (is_right || (first && !stays && p->claim > first->claim && !s->running))
 		displace(first);
 	if (!is_right && has_server(s, number)) {
 		guests_ask_later(p);
@@ -710,7 +721,7 @@ void members_on_address(struct server_peer *p, const json_t *message)
 		return;
 	}
 	p->life = (uint64_t)json_integer_value(json_object_get(message, "life"));
-	p->claim = (uint64_t)json_integer_value(json_object_get(message, "claim"));
+	p->claim = tern_talk_claim(message);
 	if (p->address) {
 		on_life(p);
 		return;

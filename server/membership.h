@@ -114,7 +114,8 @@ bool members_is_address(const char *text);
 bool members_has_begun(const struct tern_server *s);
 /* Two processes may claim to be the same server before the steps begin: whoever hears of both turns to the
  * one with the higher number. A process that has the job in memory comes before one that has been in the
- * job, and that before one that is new, whose number is 0. Below 2^63. */
+ * job, and that before one that is new. Of two that have it in memory the one with the higher step comes
+ * first, since a process that was cut off has an older one. Below 2^63. */
 uint64_t members_claim(const struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
 /* Where the server is now, as it has told this one, or else as a worker has told that is here. */

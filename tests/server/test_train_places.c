@@ -349,7 +349,7 @@ static void test_of_two_servers_the_one_with_the_higher_claim_counts(void **stat
 	hear_of_0(1, CLAIM, true);
 }
 
-/* It has done so already, and cannot reach the process, perhaps. */
+/* The worker has turned to a process of this claim before, and could not reach it, perhaps. */
 static void test_a_worker_turns_once_to_a_process_with_a_higher_claim(void **state)
 {
 	(void)state;
