@@ -125,9 +125,8 @@ static int ask_again(struct ask *ask, struct address *zero, uint64_t server,
 	return r;
 }
 
-/* Asks for the first time. Server 0 may be away for a moment. */
-static int ask_first(
-	struct ask *ask, struct address *zero, uint64_t server, struct message *error)
+/* Finds server 0, which may be away for a moment. */
+static int wait_for_zero(struct ask *ask, struct address *zero, struct message *error)
 {
 	uint64_t begun_ns = tern_clock_ns();
 	int r = find_zero(ask, zero, error);
@@ -136,7 +135,7 @@ static int ask_first(
 		nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 		r = find_zero(ask, zero, error);
 	}
-	return r < 0 ? r : ask_zero(ask, zero, server, false, error);
+	return r;
 }
 
 static int drain(
@@ -145,14 +144,17 @@ static int drain(
 	uint64_t patience_ns = TERN_MAX(ask->wait_ns, PATIENCE_NS);
 	struct address zero;
 	struct message why;
-	int r = ask_first(ask, &zero, settings->server, error);
+	int r = wait_for_zero(ask, &zero, error);
 
-	if (r == 0) {
+	if (r < 0)
+		return r;
+	r = ask_zero(ask, &zero, settings->server, false, error);
+	if (r == 0)
 		say(settings, "draining",
 			"to be removed: during the steps as soon as a snapshot is taken, "
 			"else at once");
-		if (settings->no_wait)
-			return 0;
+	/* If there was no answer, server 0 may have heard the question. */
+	if ((r == 0 || r == -ETIMEDOUT) && !settings->no_wait) {
 		ask->wait_ns = TERN_MIN(ask->wait_ns, ONE_NS);
 		r = ask_again(ask, &zero, settings->server, patience_ns, &why);
 		if (r < 0)
