@@ -178,7 +178,10 @@ class HandStory(Story):
         """The user starts again what has ended, after a while, unless the job is done."""
         self.members |= {i for i in self.servers if self.processes["server", i].begun_s}
         for index, asking in list(self.leaving.items()):
-            if not asking.lives() and not (asking.last("drained") and self.processes["server", index].lives()):
+            if asking.lives():
+                continue
+            asking.end()  # all of its events are read then
+            if not (asking.last("drained") and self.processes["server", index].lives()):
                 self.remove_server(index, asking)
         for (role, index), process in list(self.processes.items()):
             if role != "follower" and not process.lives() and not self.is_over() and not (
