@@ -566,7 +566,7 @@ void tern_server_stats(const struct tern_server *s, struct tern_server_stats *ou
 	out->index = view_own_number(s);
 	out->server_count = s->has_job ? s->job.server_count : 0;
 	out->snapshot_step = back_newest(s);
-	out->steps = s->chunk_count ? UINT64_MAX : 0;
+	out->steps = s->chunk_count ? UINT64_MAX : s->first_version;
 	for (uint32_t i = 0; i < s->chunk_count; i++)
 		out->steps = TERN_MIN(out->steps, s->chunks[i].version);
 }

@@ -123,7 +123,9 @@ struct tern_server_stats {
 	bool misused; /* the job has failed since this server was started with a wrong option */
 	bool replaced;      /* the server's former follower serves in its place */
 	bool follows_again; /* opts.follows lives: this process follows it again */
-	uint64_t steps; /* lowest version of a chunk: steps applied to all chunks here */
+	/* The lowest version of a chunk: steps applied to all chunks here. A server without chunks has the
+	 * step with which the job has begun, or gone on. */
+	uint64_t steps;
 	uint64_t gradients_added, gradients_refused;
 	/* async: [k] counts updates by gradients that were k versions old; the last
 	 * bin includes all older ones. */

@@ -361,9 +361,24 @@ static void test_only_a_guest_may_ask(void **state)
 	close_rig(&rig);
 }
 
+static void test_a_server_without_chunks_has_the_first_step(void **state)
+{
+	struct tern_server_stats stats;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->first_version = 7;
+	tern_server_stats(rig.server, &stats);
+	assert_int_equal(stats.steps, 7);
+	rig.server->first_version = 0;
+	close_rig(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_server_without_chunks_has_the_first_step),
 		cmocka_unit_test(test_a_server_without_a_job_waits_for_a_worker),
 		cmocka_unit_test(test_before_the_steps_it_names_who_is_missing),
 		cmocka_unit_test(test_during_the_steps_it_names_who_is_waited_for),
