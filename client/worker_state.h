@@ -53,8 +53,8 @@ struct worker_server {
 	bool unlinked;    /* the connection is broken, and may be restored */
 	bool is_replaced; /* "abort" said: another process is this server now */
 	bool welcome, gone;
-	/* Of the process that has sent "welcome": its claim to be this server (members_claim()), and that it does
-	 * not have the job in memory. */
+	/* "welcome" has said: how much right its process has to be this server (members_claim()), and that the
+	 * process does not have the job in memory. */
 	uint64_t claim;
 	bool lacks_memory;
 	bool placed;    /* spare.c: its answer to "where" was received */
