@@ -19,13 +19,14 @@
 
 void pair_die(const char *fmt, ...)
 {
+	char text[1024];
 	va_list ap;
 
-	fprintf(stderr, "%s: ", program_invocation_short_name);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
+	/* Only one write: the other end, a process of its own, may print a line as well. */
+	fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
 	_exit(1);
 }
 
