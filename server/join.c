@@ -171,6 +171,17 @@ static bool is_same_job(const struct server_peer *p, const struct tern_ps_job *j
 	return !tern_ps_job_differs(&s->job, &same, tern_peer_name(p->peer), why);
 }
 
+/* False: the first worker's job has other servers than the one in memory, which this server forgets:
+ * it goes on from a snapshot. */
+static bool fits_memory(
+	struct tern_server *s, const struct tern_ps_job *job, uint32_t server)
+{
+	if (s->has_job || !s->from_memory || memory_fits(s, job, server))
+		return true;
+	memory_forget(s, "the job has other servers now");
+	return false;
+}
+
 /* Adopts the job of the first worker, which must be the one that is in memory, if one is. True for
  * a later worker if its job and its number for this server are the same. */
 static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t index,
@@ -178,10 +189,6 @@ static bool agree(struct server_peer *p, const struct tern_ps_job *job, uint32_t
 {
 	struct tern_server *s = p->server;
 
-	if (!s->has_job && s->from_memory && !memory_fits(s, job, index)) {
-		memory_forget(s, "the job has other servers now");
-		return false;
-	}
 	/* A user's wrong option costs that worker only, and no step. */
 	if (!s->has_job && !(has_right_mode(s, job, why) && goes_on_with(p, job, why)))
 		return false;
@@ -259,6 +266,7 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 	good = has_workers(p, &job, why) &&
 	       read_numbers(p->server, message, &job, index, &server, why) &&
 	       has_right_place(p->server, server, why) && view_is_settled(p, &job, why) &&
+	       fits_memory(p->server, &job, server) &&
 	       may_be_first(p, &job, *index, server, why) && agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);

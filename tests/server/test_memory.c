@@ -343,6 +343,19 @@ static void test_it_is_forgotten_if_the_server_has_another_number(void **state)
 	check_forgotten(&next);
 }
 
+/* That worker's number is beyond those of the job, which gets one worker more with it. */
+static void test_so_it_is_if_the_first_worker_is_to_be_added(void **state)
+{
+	struct visitor worker;
+	struct rig next;
+
+	(void)state;
+	open_next(&next);
+	next.server->from_memory->index = 1;
+	join(&next, &worker, &job, COUNT, job.workers);
+	check_forgotten(&next);
+}
+
 static void test_it_is_forgotten_if_the_job_has_other_servers(void **state)
 {
 	struct tern_server_memory *memory;
@@ -422,6 +435,7 @@ int main(void)
 		cmocka_unit_test(test_another_server_forgets_what_a_new_server_0_lacks),
 		cmocka_unit_test(test_a_worker_of_another_job_is_refused_alone),
 		cmocka_unit_test(test_it_is_forgotten_if_the_server_has_another_number),
+		cmocka_unit_test(test_so_it_is_if_the_first_worker_is_to_be_added),
 		cmocka_unit_test(test_it_is_forgotten_if_the_job_has_other_servers),
 		cmocka_unit_test(test_it_is_forgotten_if_server_0_begins_another_life),
 		cmocka_unit_test(

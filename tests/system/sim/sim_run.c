@@ -57,7 +57,7 @@ static const struct {
 	{"omit", scenario_omit, 50, NULL},
 	{"follow", scenario_follow, 50, NULL},
 	{"pairs", scenario_pairs, 50, pairs_report},
-	{"views", scenario_views, 50, views_report},
+	{"views", scenario_views, 80, views_report},
 	{"ledger", scenario_ledger, 50, NULL},
 	{"async-ledger", scenario_async_ledger, 50, NULL},
 	{"ssp", scenario_ssp, 50, NULL},
