@@ -266,6 +266,24 @@ static void place_it(struct tern_peer *peer, const char *conn_name)
 	snprintf(peer->address, sizeof(peer->address), "%s", space ? space + 1 : "");
 }
 
+/* A path that drops the packets of a faster fabric costs speed, of which nobody is told otherwise. Other
+ * failures are usual with addresses of several fabrics: not every host has each of them. */
+static void say_what_did_not_answer(const struct tern_peer *peer)
+{
+	const struct tern_candidate *used =
+		&peer->dial.candidates.at[peer->dial.candidate];
+
+	for (unsigned i = 0; peer->dialler && i < peer->dial.candidate; i++) {
+		const struct tern_candidate *c = &peer->dial.candidates.at[i];
+
+		if (peer->dial.failures[i] == -ETIMEDOUT && c->fabric != used->fabric)
+			tern_log(peer->rdv->ctx->env, TERN_LOG_WARN,
+				"%s: session begins over %s: %s://%s has not answered",
+				peer->name, peer->fabric_name, c->fabric->ops->name,
+				c->address);
+	}
+}
+
 static void first_up(struct tern_peer *peer, const struct tern_link *link)
 {
 	const struct tern_hello *theirs = &link->theirs;
@@ -286,6 +304,7 @@ static void first_up(struct tern_peer *peer, const struct tern_link *link)
 	peer->dial.home = peer->dial.candidate;
 	peer->dial.refused = 0;
 	name_it(peer, link);
+	say_what_did_not_answer(peer);
 }
 
 /* Continues a session on a new link, which may use another fabric than the former

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <tern/tern.h>
 
@@ -98,6 +100,50 @@ static void test_the_next_address_is_tried(void **state)
 	join(&p, list);
 	assert_string_equal(tern_peer_fabric(p.dialled), "tcp");
 	pair_fini(&p);
+}
+
+static void keep_line(enum tern_log_level level, const char *text, void *arg)
+{
+	(void)level;
+	snprintf(arg, 300, "%s", text);
+}
+
+/* Opens a socket that the kernel connects, and to which nobody speaks. Writes its address. */
+static int listen_silently(char *out, size_t bytes)
+{
+	struct sockaddr_in at = {
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof(at);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, length), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+	snprintf(out, bytes, "tcp://127.0.0.1:%u", ntohs(at.sin_port));
+	return fd;
+}
+
+static void test_a_fabric_that_does_not_answer_is_named(void **state)
+{
+	char list[300], line[300] = "", silent[64], said[200];
+	struct pair p;
+	int fd;
+
+	(void)state;
+	tern_log_set(TERN_LOG_DEFAULT, keep_line, line);
+	pair_init(&p, 1, 3);
+	fd = listen_silently(silent, sizeof(silent));
+	snprintf(
+		list, sizeof(list), "%s+%s", silent, listen_at(&p, "verbs://10.7.0.2:0"));
+	join(&p, list);
+	assert_string_equal(tern_peer_fabric(p.dialled), "verbs");
+	snprintf(said, sizeof(said), "session begins over verbs: %s has not answered",
+		silent);
+	assert_non_null(strstr(line, said));
+	pair_fini(&p);
+	assert_int_equal(close(fd), 0);
+	tern_log_set(TERN_LOG_DEFAULT, NULL, NULL);
 }
 
 static void test_rails_go_to_the_addresses_in_turn(void **state)
@@ -416,6 +462,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_next_address_is_tried),
+		cmocka_unit_test(test_a_fabric_that_does_not_answer_is_named),
 		cmocka_unit_test(test_rails_go_to_the_addresses_in_turn),
 		cmocka_unit_test(test_eight_devices_carry_eight_rails),
 		cmocka_unit_test(test_devices_are_listed_with_where_they_are),
