@@ -160,6 +160,14 @@ def a_device_that_is_removed_ends_the_job():
     job.train(*job.small(*OVER_VERBS, steps=5))
 
 
+def has_device(name):
+    return name in subprocess.run(["rdma", "link", "show"], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def notes_of(running):
+    return [e["text"] for e in running.events if e["event"] == "log"]
+
+
 def a_job_goes_on_over_tcp_when_its_device_is_removed():
     common = ["--slots", 4, "--workers", 2]
     reference = saved("before", *common, "--fabric", "shm", steps=400)
@@ -176,16 +184,21 @@ def a_job_goes_on_over_tcp_when_its_device_is_removed():
                                                 directory, steps=400), "--json")
                    for i in range(2)]
         workers[0].wait_event(lambda e: e["event"] == "progress" and e["step"] > 0)
-        system("rdma", "link", "delete", "rxe0")
+        # No step is made until the device is gone. The command ends with the last process that uses it.
+        os.kill(server.process.pid, signal.SIGSTOP)
+        removal = subprocess.Popen(["rdma", "link", "delete", "rxe0"])
+        job.wait_until(lambda: not has_device("rxe0"))
+        os.kill(server.process.pid, signal.SIGCONT)
         for running in workers:
             running.end()
             assert running.code == 0, running.error
-            told = [e["text"] for e in running.events if e["event"] == "log"]
-            assert any("continues over tcp: the verbs connection was lost" in t for t in told), told
+            told = notes_of(running)
+            assert any("continues over tcp: the verbs connection was lost" in t for t in told), (told, notes_of(server))
+        assert removal.wait() == 0
     finally:
-        system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
         for running in [server, *workers]:
             running.kill()
+        system("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "va")
     assert next(directory.glob("*.safetensors")).read_bytes() == reference, "other bytes"
 
 
