@@ -337,10 +337,10 @@ def nccl():
 def snapshots():
     """What snapshots cost while a job trains."""
     rows, delay = [], "by how many median steps the longest step is longer"
-    for key, model in (("small", "1 MB"), ("large", "100 MB")):
+    for key, model in (("small", "1 MB"), ("large", "100 MB"), ("via", "100 MB on two servers, --snapshots-via")):
         ours, alone = ("snapshots", f"tern.{key}"), ("the number", [])
         # The goal is one copy of the server's share. The thread that writes needs memory besides: up to a hundredth of
-        # the large model, and as much as the parameters of the small one.
+        # the large model, and as much as the parameters of the small one. So do the pieces of other servers' parts.
         copies = ("<=", 1.01) if key == "large" else ("", None)
         rows += [Goal(f"snapshots, {model}, rate", *ours, "with", "steps_per_s", "the same without", [f"tern.{key}"],
                       ">=", 0.9, peer_point="without", smaller=False, unit="/s", group="survival"),

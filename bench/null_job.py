@@ -88,15 +88,16 @@ class Timed(Watched):
 
 
 class NullJob:
-    """A job by hand over tcp, or one of `tern train`. `snapshots`: a folder, or None. End it with end()."""
+    """A job by hand over tcp, or one of `tern train`. `snapshots`: a folder, or None. `via`: by hand, only server 0
+    knows the folder, and the other servers send it their parts. End it with end()."""
 
-    def __init__(self, program, directory, model, servers, workers, steps, snapshots=None, every=""):
+    def __init__(self, program, directory, model, servers, workers, steps, snapshots=None, every="", via=False):
         self.program, self.directory, self.servers, self.workers = program, directory, servers, workers
         directory.mkdir(parents=True)
         data = directory / "two.svm"
         data.write_text("1 1:1\n-1 2:1\n")
         self.marks = Marks(directory)
-        self.snapshots = ["--snapshots", snapshots, "--snapshot-every", every] if snapshots else []
+        self.snapshots, self.via = ["--snapshots", snapshots, "--snapshot-every", every] if snapshots else [], via
         self.options = ["--model", model, "--data", data, "--batch", 1, "--steps", steps, "--optimizer", "sgd",
                         "--lr", RATE, "--slots", 2, "--servers", servers, "--workers", workers, "--fabric", "tcp"]
         self.processes, self.addresses, self.former = {}, {}, []
@@ -110,12 +111,18 @@ class NullJob:
         self.processes[key] = process
         return process
 
+    def snapshot_words(self, index):
+        if index == 0 or not (self.snapshots and self.via):
+            return self.snapshots
+        return ["--snapshots-via", self.addresses[0]]
+
     def start_server(self, index, *more):
         """A server. One that comes again is told where another one is."""
         others = [address for i, address in self.addresses.items() if i != index]
         joins = ["--join", others[0]] if index in self.addresses else []
         server = self.take(("server", index), self.start(
-            "server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index, *self.snapshots, *joins, *more))
+            "server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index, *self.snapshot_words(index), *joins,
+            *more))
         self.addresses[index] = self.event(server, "listening")["address"]
         return server
 

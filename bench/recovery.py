@@ -11,18 +11,19 @@ KILLS = 4  # of each contender of `recovery` in a round
 MODELS = {"small": ("flat:1000000,3000", "1 MB, 3 ms of computing"),
           "large": ("flat:100000000,50000", "100 MB, 50 ms of computing")}
 SNAPSHOTS_ABOUT = (
-    "A job of one server and two workers, which are started by hand, over tcp. A round has it four times: without "
-    "snapshots, twice with them, and without them again (A B B A). The parameters have as many bytes as a row says, "
-    "and SGD updates them. Gradients are not computed, but each takes as much processor time as a row says. A "
-    "snapshot is taken every {small} steps of the small model, and every {large} of the large one. interval_s says "
-    "how often that is: hundreds of times as often as by default, which is every 10 minutes. Snapshots are written "
-    "and synced in the folder for temporary files (TMPDIR). A step lasts from the moment when the first worker has "
-    "the parameters before it until the first worker has those after it; the first two steps of a job are left out. "
-    "delay_steps says by how many median steps the longest step is longer than the median one. server_mib is the most "
-    "resident memory that the server has had, and extra_copies by how much it is more with snapshots, in copies of "
-    "the server's parameters. lost_ms says by how much longer all steps together take with snapshots, divided by the "
-    "number of snapshots; it is below 0 if the steps were faster with them. snapshot_s and snapshot_mb say how long a "
-    "snapshot took, and how many bytes it has.")
+    "A job of one server and two workers, which are started by hand, over tcp. `--snapshots-via`: it has two servers, "
+    "each with half of the parameters; one of them has no folder, and sends its part of each snapshot to the other. A "
+    "round has it four times: without snapshots, twice with them, and without them again (A B B A). The parameters "
+    "have as many bytes as a row says, and SGD updates them. Gradients are not computed, but each takes as much "
+    "processor time as a row says. A snapshot is taken every {small} steps of the small model, and every {large} of "
+    "the large one. interval_s says how often that is: hundreds of times as often as by default, which is every 10 "
+    "minutes. Snapshots are written and synced in the folder for temporary files (TMPDIR). A step lasts from the "
+    "moment when the first worker has the parameters before it until the first worker has those after it; the first "
+    "two steps of a job are left out. delay_steps says by how many median steps the longest step is longer than the "
+    "median one. server_mib is the most resident memory that server 0 has had, and extra_copies by how much it is "
+    "more with snapshots, in copies of its parameters. lost_ms says by how much longer all steps together take with "
+    "snapshots, divided by the number of snapshots; it is below 0 if the steps were faster with them. snapshot_s and "
+    "snapshot_mb say how long a snapshot took, and how many bytes it has.")
 SNAPSHOTS_METRICS = [
     ("steps_per_s", "/s", "larger"), ("median_ms", "ms", "smaller"), ("longest_ms", "ms", "smaller"),
     ("delay_steps", "median steps", "smaller"), ("server_mib", "MiB", "smaller"), ("extra_copies", "copies", "smaller"),
@@ -62,8 +63,12 @@ def contender(plan, key, title, script, *words):
 
 def snapshots(plan):
     steps = {"small": plan.sizes((250, 1000), (100, 400)), "large": plan.sizes((12, 32), (4, 12))}
-    found = [contender(plan, f"tern.{key}", title, "tern_snapshots.py", "--model", model, "--every", steps[key][0],
-                       "--steps", steps[key][1]) for key, (model, title) in MODELS.items()]
+
+    def measured(key, size, title, *more):
+        return contender(plan, key, title, "tern_snapshots.py", "--model", MODELS[size][0], "--every", steps[size][0],
+                         "--steps", steps[size][1], *more)
+    found = [measured(f"tern.{size}", size, title) for size, (_, title) in MODELS.items()]
+    found.append(measured("tern.via", "large", "100 MB on two servers, --snapshots-via", "--via"))
     about = SNAPSHOTS_ABOUT.format(small=steps["small"][0], large=steps["large"][0])
     return Question("snapshots", "Snapshots while a job trains", about, found, SNAPSHOTS_METRICS, axis="snapshots")
 

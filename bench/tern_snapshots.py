@@ -3,7 +3,7 @@
 """What snapshots cost: a job of a server and two workers without snapshots, two with, and one without again (A B B A).
 Prints a line of JSON for each of both kinds.
 
-usage: tern_snapshots.py TERN_NULL --model flat:BYTES,US --steps N --every N
+usage: tern_snapshots.py TERN_NULL --model flat:BYTES,US --steps N --every N [--via]
 """
 import json
 import shutil
@@ -35,9 +35,14 @@ class Peak:
         return self.kib
 
 
+def servers_of(options):
+    return 2 if options.via else 1
+
+
 def run(options, directory, snapshots):
-    """{what: value} of one job: the durations of its steps, the server's memory, and its snapshots."""
-    job = NullJob(options.program, directory, options.model[0], 1, 2, options.steps, snapshots, options.every)
+    """{what: value} of one job: the durations of its steps, the memory of server 0, and its snapshots."""
+    job = NullJob(options.program, directory, options.model[0], servers_of(options), 2, options.steps, snapshots,
+                  options.every, options.via)
     try:
         job.by_hand()
         peak = Peak(job.processes["server", 0].process.pid)
@@ -76,13 +81,14 @@ def compare(options, without, saving):
                  "snapshot_mb": middle([event["bytes"] for event in saved]) / 1e6, "snapshots": len(saved),
                  "left_out": sum(one["left_out"] for one in saving),
                  "lost_ms": 1e3 * (took_s[1] - took_s[0]) / len(saved),
-                 "extra_copies": grown_kib * 1024 / options.model[1]}
+                 "extra_copies": grown_kib * 1024 * servers_of(options) / options.model[1]}
     return lines
 
 
 def parse():
     parser = null_job.parser(__doc__)
     parser.add_argument("--steps", type=null_job.number, required=True, metavar="N", help="steps of each job")
+    parser.add_argument("--via", action="store_true", help="two servers, of which one has --snapshots-via")
     return parser.parse_args()
 
 

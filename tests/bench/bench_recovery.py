@@ -54,7 +54,7 @@ def marks_of_all_workers_are_read_and_a_part_of_one_is_not():
 
 
 def what_snapshots_cost_is_the_difference_of_both_kinds_of_jobs():
-    options = mock.Mock(model=("flat:1048576", 1 << 20), every=5)
+    options = mock.Mock(model=("flat:1048576", 1 << 20), every=5, via=False)
     event = {"event": "snapshot", "step": 5, "seconds": 0.5, "bytes": 1000}
     without = [{"times": [1.0, 1.0, 1.0, 1.0], "kib": 3072, "saved": [], "left_out": 0}] * 2
     saving = [{"times": [1.0, 1.0, 3.0, 1.0], "kib": 4608, "saved": [event], "left_out": 1}] * 2
@@ -63,6 +63,8 @@ def what_snapshots_cost_is_the_difference_of_both_kinds_of_jobs():
     want = {"point": "with", "longest_ms": 3000, "median_ms": 1000, "delay_steps": 2, "extra_copies": 1.5,
             "lost_ms": 2000, "snapshot_s": 0.5, "snapshots": 2, "left_out": 2, "server_mib": 4.5}
     assert {name: found[name] for name in want} == want, found
+    options.via = True  # a server has half of the parameters
+    assert tern_snapshots.compare(options, without, saving)[1]["extra_copies"] == 3
     try:
         tern_snapshots.compare(options, without, without)
         assert False, "a job without a snapshot has no costs of one"
@@ -82,11 +84,13 @@ def what_follows_a_kill_is_told_as_medians_and_the_worst():
 
 
 def snapshots_are_measured():
-    found = lines_of("tern_snapshots.py", *SMALL, "--every", 60, "--steps", 200)
-    assert list(found) == ["without", "with"], found
-    for line in found.values():
-        assert 0 < line["median_ms"] <= line["longest_ms"] and line["server_mib"] > 0, line
-    assert found["with"]["snapshots"] > 0 and found["with"]["snapshot_mb"] > 0.4, found
+    for more in [], ["--via"]:
+        found = lines_of("tern_snapshots.py", *SMALL, "--every", 60, "--steps", 200, *more)
+        assert list(found) == ["without", "with"], found
+        for line in found.values():
+            assert 0 < line["median_ms"] <= line["longest_ms"] and line["server_mib"] > 0, line
+        # All of the parameters, also those of a server that sends its part.
+        assert found["with"]["snapshots"] > 0 and found["with"]["snapshot_mb"] >= 0.6, found
 
 
 def each_kind_of_kill_is_measured():
