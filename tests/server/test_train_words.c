@@ -7,11 +7,6 @@
 
 #define FOR_EVER 1000000u
 
-static void until_step(struct job *j, unsigned member, uint64_t step)
-{
-	JOB_UNTIL(j, j->m[member].step >= step);
-}
-
 /* Server 0 sends `text` by this talk to member 1, which must end with the reason `why`, and
  * so must the job. */
 static void check_refused(

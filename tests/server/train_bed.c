@@ -322,3 +322,25 @@ void job_close(struct job *j)
 	close_members(j->m, j->count);
 	tern_model_free(j->model);
 }
+
+void until_step(struct job *j, unsigned member, uint64_t step)
+{
+	JOB_UNTIL(j, j->m[member].step >= step);
+}
+
+void until_ended(struct job *j, unsigned first, unsigned count)
+{
+	JOB_UNTIL(j, all_ended(&j->m[first], count));
+}
+
+void check_good(const struct job *j, unsigned but)
+{
+	for (unsigned i = 0; i < j->count; i++)
+		if ((j->m[i].status == 0) != !(but & 1u << i))
+			fail_msg("member %u: %d: %s", i, j->m[i].status, j->m[i].text);
+}
+
+void until_joined(struct job *j, unsigned server, uint32_t count)
+{
+	JOB_UNTIL(j, j->m[server].server->joined_count == count);
+}

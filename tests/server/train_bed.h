@@ -107,4 +107,11 @@ void job_close(struct job *j);
 		}                                                                        \
 	} while (0)
 
+void until_step(struct job *j, unsigned member, uint64_t step);
+/* Runs all members until `count` members from number `first` on have ended. */
+void until_ended(struct job *j, unsigned first, unsigned count);
+void until_joined(struct job *j, unsigned server, uint32_t count);
+/* Checks that the members with a bit in `but` have failed, and the others have not. */
+void check_good(const struct job *j, unsigned but);
+
 #endif
