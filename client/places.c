@@ -9,7 +9,8 @@
  *     other ones    "address"    that of a process which has come in the place of a lost server, if
  *                                the worker has been welcomed by a process with the first address:
  *                                perhaps that is the lost one, which has woken up
- *     nobody                     the former one, when the worker has turned to the other
+ *     nobody                     the former one, when the worker has turned to the other, or to a process
+ *                                with a higher claim (below)
  *
  * To turn means that this worker ends with -EAGAIN, and the next one joins the server at the other
  * address. A worker turns as often as it takes, so it tries both addresses in turn, when
@@ -145,8 +146,8 @@ bool places_look_for_memory(struct tern_worker *w)
 		struct worker_server *s = &w->servers[i];
 		struct tern_worker_place *place = place_of(s);
 
-		/* Nobody is likely to be at the former address of a server that was lost. But this one may be
-		 * its follower, whose server lives. */
+		/* Nobody is likely to be at the former address of a lost server. But if its follower is at the
+		 * present one, the server may live at the former. */
 		if (!s->lacks_memory || !place || place->searched ||
 			(place->kind == TERN_PLACE_OWN &&
 				place->here != TERN_PLACE_FOLLOWER))
@@ -260,7 +261,7 @@ static void follow(struct worker_server *s, const char *address)
 }
 
 /* True if the worker is to turn to the process of this claim, which is rather the server than the one that has
- * welcomed the worker. It turns to a process once: it cannot reach it, perhaps, and then it comes back. */
+ * welcomed the worker. It turns to a process once: if it cannot reach that, it comes back. */
 static bool take_higher(struct worker_server *s, uint64_t claim)
 {
 	struct tern_worker_place *place = place_of(s);
@@ -290,10 +291,14 @@ void places_on_address(struct worker_server *from, const json_t *message)
 		return;
 	s = &w->servers[i];
 	/* A server that tells another address for its own number makes room for its follower. */
-	if (!s->welcome || s == from || serves || take_higher(s, claim))
+	if (!s->welcome || s == from || serves) {
 		follow(s, address);
-	else if (claim != s->claim)
+	} else if (take_higher(s, claim)) {
+		set_other(s, w->job.servers[i], place_of(s)->here);
+		follow(s, address);
+	} else if (claim != s->claim) {
 		set_other(s, address, TERN_PLACE_NEW);
+	}
 }
 
 void places_on_follower(struct worker_server *s, const json_t *message)

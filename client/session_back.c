@@ -290,7 +290,8 @@ uint64_t session_back_given(struct tern_session *s, uint64_t step)
 
 	s->back.rolled_from = 0;
 	s->back.reached = step + 1;
-	/* A worker without a slot of its own may get one when the job has caught up. */
+	/* A spare worker may get its first slot when the job has made those steps again: then nothing is made
+	 * again with it. */
 	return from > step ? from : 0;
 }
 

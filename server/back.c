@@ -163,6 +163,12 @@ void back_when_saved(struct tern_server *s, const char *why)
 	snapshots_ask_anew(s);
 }
 
+void back_stay(struct tern_server *s)
+{
+	*s->back_text = '\0';
+	view_drop(s);
+}
+
 void back_leave(struct tern_server *s, const char *why)
 {
 	if (s->over || s->back_timer.place || s->bye_count > 0)
@@ -201,10 +207,9 @@ void back_maybe(struct tern_server *s)
 	if (*s->back_text && !s->back_timer.place && !back_is_allowed(s)) {
 		server_warn(s, "%s: not so, since a process has come that cannot go back",
 			s->back_text);
-		*s->back_text = '\0';
-		view_drop(s);
+		back_stay(s);
 	}
-	if (*s->back_text && s->index == 0 && snapshots_published_ns(s) >= s->back_ns &&
+	if (*s->back_text && s->index == 0 && snapshots_last_begun_ns(s) >= s->back_ns &&
 		!is_done(s))
 		back_or_fail(s, -ECANCELED, "%s", s->back_text);
 }

@@ -140,7 +140,7 @@ static void maybe_complete(struct tern_follower *f)
 	if (!is_complete(f) || f->complete)
 		return;
 	f->complete = true;
-	say_note(f, "has all %u chunks of server %u: it can come in its place",
+	say_note(f, "has all %u chunks of server %u, and can take its place",
 		f->shard.chunk_count, view_own_number(&f->shard));
 }
 

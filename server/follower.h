@@ -41,7 +41,7 @@
  *
  *   parameter_key, step 0       server -> follower: the chunk's state (follow.h)
  *   gradient_key, step v        server -> follower: the update that makes version v (follow.h)
- *   marks_key, step v           follower -> server: v, as a TERN_U64: that update is in memory
+ *   marks_key, step v           follower -> server: v, as 8 bytes: that update is in memory
  *
  * A follower is complete when it has the state of all chunks and an update of each, so that it has the
  * chunk's newest version and the one before, and the blobs that were given meanwhile. Workers do not

@@ -520,16 +520,26 @@ static struct server_peer *find_newcomer(const struct tern_server *s, uint32_t n
 	return NULL;
 }
 
-const char *members_find(const struct tern_server *s, uint32_t index)
+/* The process that has said that it is server 0. NULL: none has, or the steps have begun with another one,
+ * which is not lost. */
+static const struct server_peer *find_new_zero(const struct tern_server *s)
 {
-	const struct server_peer *p = find_newcomer(s, index);
+	const struct server_peer *p = find_newcomer(s, 0);
+	bool has_other = s->running && s->to_zero && !s->to_zero->gone;
+
+	return p && has_other && !makes_steps(p) ? NULL : p;
+}
+
+const char *members_find_zero(const struct tern_server *s)
+{
+	const struct server_peer *p = find_new_zero(s);
 
 	return p ? p->address : start_find_present(s)->zero;
 }
 
 const char *tern_server_zero(const struct tern_server *s)
 {
-	const struct server_peer *p = find_newcomer(s, 0);
+	const struct server_peer *p = find_new_zero(s);
 
 	if (p)
 		return p->address;
@@ -543,12 +553,12 @@ const char *members_address_of(const struct tern_server *s, uint32_t index)
 	const struct server_peer *p = find_newcomer(s, view_number(s, index));
 
 	if (index == 0)
-		return members_find(s, 0);
+		return members_find_zero(s);
 	return p && may_be_right(p) ? p->address : s->job.servers[index];
 }
 
-/* Another process has come as this server, with a higher claim, or makes the job's steps: it takes the
- * place, so that all members know the same one of the two. */
+/* Another process has come with the number of `first`, and has a higher claim or makes the job's steps: it
+ * takes the place of `first`, so that all members know the same one of the two. */
 static void displace(struct server_peer *first)
 {
 	first->refused = true;
@@ -573,11 +583,12 @@ static bool has_server(const struct tern_server *s, uint32_t number)
 	return number > 0 || !s->to_zero->gone;
 }
 
-/* A process without the job in memory has come as another server, whose connection had broken just before. So
- * that server was killed, rather than its connection, and nobody need wait until it is lost (0.5 s).
- * "abort" says "forget", since the job can go on from a snapshot only: no server keeps what it has in
- * memory (tern_server_keep()). But a follower of the killed server, which has the job in memory, is waited
- * for. So is a server whose connection breaks while the other process is here already: that is no sign. */
+/* A process without the job in memory has come as server `number`, after the connection to that server had
+ * broken. So that server was killed, and the job goes back at once, rather than when the connection is given up
+ * (0.5 s). "abort" says "forget", since the job can go on from a snapshot only: no server keeps what it has
+ * in memory (tern_server_keep()). Not if the server has a follower, which has the job in memory and takes its
+ * place. Nor if the new process was here before the connection broke: then the break does not show that the
+ * server was killed. */
 static void maybe_lost(const struct server_peer *newcomer, uint32_t number)
 {
 	struct tern_server *s = newcomer->server;
@@ -693,8 +704,10 @@ static void take_place(
 		server_note_coming(s, "server %u is at %s now", p->index, p->address);
 	tell_all(p);
 	if (number == 0 && s->to_zero && !s->running &&
-		strcmp(s->to_zero->zero, p->address) != 0)
+		strcmp(s->to_zero->zero, p->address) != 0) {
 		start_again(s);
+		s->tries_workers_zero = false;
+	}
 }
 
 /* The steps have begun with a process that this server knows already. */

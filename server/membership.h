@@ -68,13 +68,16 @@ void back_hear_newest(struct tern_server *s, const json_t *message);
 void back_on_leaving(struct server_peer *server, const json_t *message);
 /* No snapshot is being taken any more. */
 void back_maybe(struct tern_server *s);
+/* The job is not to go back after the next snapshot any more. */
+void back_stay(struct tern_server *s);
 /* The server that is made in this one's place is to begin with this snapshot. */
 void back_begin_with(struct tern_server *s, json_int_t step, json_int_t number);
 /* Server 0: another server begins with something else, as its message "peer" says. */
 void back_send_away(struct server_peer *server, const json_t *peer);
-/* A worker has found that another server begins with another snapshot than this one: if that
- * is server 0, this one searches again. Or that not all servers have the job in memory: if this
- * one has, it forgets it. True: it does. */
+/* A worker has found that another server begins with another snapshot than this server. Server 0 searches
+ * again, if it has found none or has waited for 5 s. Another server goes back, to begin with the snapshot of
+ * server 0. Or the worker has found that not all servers have the job in memory: a server that has it
+ * forgets it. True: this server ends for that. */
 bool back_on_other_snapshot(struct server_peer *worker, const json_t *message);
 
 /* memory.c */
@@ -118,14 +121,14 @@ bool members_has_begun(const struct tern_server *s);
  * first, since a process that was cut off has an older one. Below 2^63. */
 uint64_t members_claim(const struct tern_server *s);
 void members_on_address(struct server_peer *p, const json_t *message);
-/* Where the server is now, as it has told this one, or else as a worker has told that is here. */
-const char *members_find(const struct tern_server *s, uint32_t index);
+/* Where server 0 is now, as it has told this server, or else as a worker has told that is here. */
+const char *members_find_zero(const struct tern_server *s);
 /* Where server `index` of the job is. This server has a job, and a worker of it. */
 const char *members_address_of(const struct tern_server *s, uint32_t index);
 /* True if a follower of this server is connected, and waits to take its place. */
 bool members_follower_waits(const struct tern_server *s);
-/* True if opts.follows may live: no attempt to reach it has found that nothing listens there, or that
- * another process does. */
+/* True if opts.follows may live: the last attempt to reach it has not found that nothing listens there, nor
+ * that a process does which was started anew. */
 bool members_followed_may_live(const struct tern_server *s);
 /* Writes the addresses at which this server can be reached, in the form of one address.
  * Negative errno as of tern_listener_addresses(). */

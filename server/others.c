@@ -110,10 +110,12 @@ int others_connect(struct tern_server *s)
 	p->talk.ctx = s->opts.ctx;
 	p->talk.heard = server_heard;
 	p->talk.broken = server_broken;
-	/* Does not use the address in the job: the worker that brought the job may have left. A process that
-	 * this server does not know may have the higher claim to be server 0: the workers have joined that. */
+	/* Does not use the address in the job: the worker that brought the job may have left. The process that
+	 * has told this server that it is server 0, and the one that the workers have joined, may be two. So
+	 * every other attempt is at the workers' address. */
 	snprintf(p->zero, sizeof(p->zero), "%s",
-		s->again_count % 2 ? start_find_present(s)->zero : members_find(s, 0));
+		s->tries_workers_zero ? start_find_present(s)->zero
+				      : members_find_zero(s));
 	r = tern_connect(s->opts.ctx, p->zero,
 		&(struct tern_peer_opts){
 			.event = zero_event, .arg = p, .name = name, .pool = s->staging},

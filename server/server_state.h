@@ -480,6 +480,7 @@ struct tern_server {
 		absent_timer;     /* start.c: begins without those that are missing */
 	uint64_t absent_since_ns; /* since when, if the timer is set */
 	uint32_t again_count;     /* start.c: how often server 0 said "again" in a row */
+	bool tries_workers_zero;  /* others.c: at which address server 0 is tried next */
 
 	struct tern_ps_job job;
 	uint32_t index; /* number of this server */

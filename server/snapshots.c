@@ -546,7 +546,7 @@ void snapshots_ask_anew(struct tern_server *s)
 		next_due(s);
 }
 
-uint64_t snapshots_published_ns(const struct tern_server *s)
+uint64_t snapshots_last_begun_ns(const struct tern_server *s)
 {
 	return s->snapshots->failed ? 0 : s->snapshots->begun_ns;
 }

@@ -27,8 +27,8 @@ void snapshots_all_done(struct tern_server *s);
 void snapshots_ask(struct tern_server *s);
 /* Server 0: the same, but one that is being taken already does not count. */
 void snapshots_ask_anew(struct tern_server *s);
-/* Server 0: when the last snapshot was begun; 0: it was not published. */
-uint64_t snapshots_published_ns(const struct tern_server *s);
+/* Server 0: when the last snapshot was begun; 0: it has failed. */
+uint64_t snapshots_last_begun_ns(const struct tern_server *s);
 /* True if the job is done, but for a snapshot: the server must not end yet. */
 bool snapshots_hold_end(const struct tern_server *s);
 void snapshots_on_begin(struct server_peer *zero, const json_t *message);

@@ -33,8 +33,8 @@
 #define ZERO_AGAIN_NS    TERN_NS_PER_S
 #define WAITING_NS       (10 * TERN_NS_PER_S)
 #define WAITING_AGAIN_NS (60 * TERN_NS_PER_S)
-/* How long a job of a launcher that goes back waits for workers that a user has added, at most, once
- * all others are here: nobody starts them again. */
+/* How long a job of a launcher that goes back waits for workers that a user has added, at most, after the
+ * last of the others has come: nobody starts them again. */
 #define ADDED_NS TERN_NS_PER_S
 
 const struct server_peer *start_find_present(const struct tern_server *s)
@@ -144,6 +144,7 @@ void start_again(struct tern_server *s)
 {
 	struct server_peer *zero = TERN_TAKE(s->to_zero);
 
+	s->tries_workers_zero = !s->tries_workers_zero;
 	zero->refused = true;
 	tern_talk_deafen(&zero->talk);
 	if (!zero->gone && zero->up)
@@ -302,17 +303,17 @@ static bool lacks_added_only(const struct tern_server *s)
 
 void start_count_absent(struct tern_server *s)
 {
-	uint64_t ns = s->opts.absent_ns;
+	uint64_t now_ns = tern_now_ns(s->env), until_ns;
 
-	if (!s->opts.returns || !ns)
+	if (!s->opts.returns || !s->opts.absent_ns)
 		return;
-	if (lacks_added_only(s))
-		ns = TERN_MIN(ns, ADDED_NS);
 	if (!s->absent_timer.place)
-		s->absent_since_ns = tern_now_ns(s->env);
+		s->absent_since_ns = now_ns;
+	until_ns = tern_ns_add(s->absent_since_ns, s->opts.absent_ns);
+	if (lacks_added_only(s))
+		until_ns = TERN_MIN(until_ns, now_ns + ADDED_NS);
 	s->absent_timer.fire = begin_without;
-	tern_timer_set(
-		s->opts.ctx, &s->absent_timer, tern_ns_add(s->absent_since_ns, ns));
+	tern_timer_set(s->opts.ctx, &s->absent_timer, until_ns);
 }
 
 /* ---- the start ---- */

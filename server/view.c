@@ -329,8 +329,12 @@ void view_newcomer_left(struct server_peer *p)
 	uint32_t index = tern_view_find(&s->next_view, p->index);
 
 	if (!s->over && s->running && s->next_view.number > s->view.number &&
-		index != UINT32_MAX && !view_has(s, p->index))
+		index != UINT32_MAX && !view_has(s, p->index)) {
 		tern_view_remove(&s->next_view, index);
+		if (!s->back_timer.place &&
+			tern_view_has_servers_of(&s->next_view, &s->job))
+			back_stay(s);
+	}
 }
 
 /* ---- removing ---- */

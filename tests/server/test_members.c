@@ -150,6 +150,18 @@ static void test_a_view_of_another_job_is_not_taken(void **state)
 	close_rig(&rig);
 }
 
+static const char *address_of_1(const struct rig *rig)
+{
+	tern_list_for_each (n, &rig->server->peers) {
+		const struct server_peer *p =
+			tern_list_entry(n, struct server_peer, node);
+
+		if (p->address && p->index == 1 && !p->gone)
+			return p->address;
+	}
+	return "";
+}
+
 /* The second process of a number is asked to say it again, until the first one is gone. */
 static void test_one_process_is_a_server(void **state)
 {
@@ -160,7 +172,7 @@ static void test_one_process_is_a_server(void **state)
 	open_and_say(&rig, &first, of_1);
 	while (!newest(&rig) || !newest(&rig)->address)
 		step(&rig);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:9");
 	visit(&rig, &second);
 	say(&second, of_1);
 	run_until(&rig, &second.again);
@@ -199,10 +211,10 @@ static void test_the_process_with_the_higher_claim_is_the_server(void **state)
 		step(&rig);
 	claim_1(&rig, &v[1], 10, 7);
 	run_until(&rig, &v[0].again);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:10");
 	claim_1(&rig, &v[2], 11, 6);
 	run_until(&rig, &v[2].again);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:10");
 	stop_and_close(&rig);
 }
 
@@ -245,10 +257,10 @@ static void test_the_process_with_which_the_steps_begin_is_the_server(void **sta
 	say_life(&second, 10,
 		6); /* another life of the job, as that of a server that was replaced */
 	run_until(&rig, &second.again);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:9");
 	say_life(&second, 10, 7);
 	run_until(&rig, &first.again);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:10");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:10");
 	close_running(&rig);
 }
 
@@ -265,7 +277,7 @@ static void test_of_two_that_make_steps_the_known_one_stays(void **state)
 	say_life(&second, 10, 7);
 	run_until(&rig, &second.again);
 	assert_false(first.again);
-	assert_string_equal(members_find(rig.server, 1), "tcp://127.0.0.1:9");
+	assert_string_equal(address_of_1(&rig), "tcp://127.0.0.1:9");
 	close_running(&rig);
 }
 
@@ -683,6 +695,73 @@ static void test_a_process_that_makes_steps_is_no_proof_of_a_loss(void **state)
 	close_rig(&rig);
 }
 
+/* Server 1 knows a process that has said that it is server 0, but the steps have begun with another one. */
+static void test_server_0_is_the_one_with_which_the_steps_have_begun(void **state)
+{
+	struct server_peer zero = {.zero = "tcp://127.0.0.1:10"};
+	struct visitor v;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	rig.server->opts.goes_back = true;
+	rig.server->opts.index = 1;
+	visit(&rig, &v);
+	say(&v, "{\"type\":\"address\",\"server\":0,\"address\":\"tcp://127.0.0.1:9\"}");
+	while (!newest(&rig) || !newest(&rig)->address)
+		step(&rig);
+	rig.server->to_zero = &zero;
+	assert_string_equal(tern_server_zero(rig.server), "tcp://127.0.0.1:9");
+	rig.server->running = true;
+	assert_string_equal(tern_server_zero(rig.server), "tcp://127.0.0.1:10");
+	zero.gone = true;
+	assert_string_equal(tern_server_zero(rig.server), "tcp://127.0.0.1:9");
+	rig.server->to_zero = NULL;
+	rig.server->running = false;
+	close_rig(&rig);
+}
+
+/* Server 0 has servers 0 and 1, and `v` comes as server 2 and leaves before all go back for it. */
+static void come_and_leave(struct rig *rig, struct visitor *v)
+{
+	visit(rig, v);
+	say(v, "{\"type\":\"address\",\"server\":2,\"address\":\"tcp://127.0.0.1:9\"}");
+	while (rig->server->next_view.count == 0 ||
+		tern_view_find(&rig->server->next_view, 2) == UINT32_MAX)
+		step(rig);
+	assert_non_null(strstr(rig->server->back_text, "server 2 at"));
+	tern_peer_close(v->peer);
+	while (tern_view_find(&rig->server->next_view, 2) != UINT32_MAX)
+		step(rig);
+}
+
+static void test_the_job_stays_if_an_added_server_leaves_at_once(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	come_and_leave(&rig, &v);
+	assert_string_equal(rig.server->back_text, "");
+	assert_int_equal(rig.server->next_view.number, 0);
+	close_rig(&rig);
+}
+
+static void test_it_still_goes_back_for_a_server_that_is_removed(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	assert_null(tern_server_drain(rig.server, 1));
+	come_and_leave(&rig, &v);
+	assert_true(*rig.server->back_text);
+	assert_int_equal(rig.server->next_view.count, 1);
+	close_rig(&rig);
+}
+
 /* A tensor in the place of a message breaks the talk with that process only. */
 static void test_a_broken_talk_ends_only_that_process(void **state)
 {
@@ -732,6 +811,10 @@ int main(void)
 		cmocka_unit_test(test_a_process_that_waits_already_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_process_that_has_begun_is_no_proof_of_a_loss),
 		cmocka_unit_test(test_a_process_that_makes_steps_is_no_proof_of_a_loss),
+		cmocka_unit_test(
+			test_server_0_is_the_one_with_which_the_steps_have_begun),
+		cmocka_unit_test(test_the_job_stays_if_an_added_server_leaves_at_once),
+		cmocka_unit_test(test_it_still_goes_back_for_a_server_that_is_removed),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),
 	};
 

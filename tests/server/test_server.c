@@ -665,6 +665,33 @@ static void test_a_server_for_a_number_of_workers_refuses_another(void **state)
 	stop_and_close(&rig);
 }
 
+/* The launcher has one worker, which comes 9 s after an added one was here. Another added one has not come. */
+static void test_added_workers_have_a_second_after_the_others(void **state)
+{
+	const struct tern_ps_job two = {.slots = 2, .workers = 2};
+	struct tern_server *s;
+	struct visitor v;
+	uint64_t now_ns;
+	struct rig rig;
+
+	(void)state;
+	open_rig(&rig);
+	s = rig.server;
+	s->opts.returns = true;
+	s->opts.absent_ns = 10 * TERN_NS_PER_S;
+	join_well(&rig, &v, &two, 0);
+	now_ns = tern_now_ns(s->env);
+	assert_true(s->absent_timer.due_ns > now_ns + 8 * TERN_NS_PER_S);
+	s->absent_since_ns = now_ns - 9 * TERN_NS_PER_S;
+	s->opts.workers = 1;
+	start_count_absent(s);
+	assert_true(s->absent_timer.due_ns > now_ns + TERN_NS_PER_S / 2);
+	s->absent_since_ns = now_ns;
+	start_count_absent(s);
+	assert_true(s->absent_timer.due_ns < now_ns + 5 * TERN_NS_PER_S);
+	stop_and_close(&rig);
+}
+
 /* ---- what workers say of their progress ---- */
 
 static void test_losses_and_metrics_of_workers_are_kept(void **state)
@@ -808,6 +835,7 @@ int main(void)
 		cmocka_unit_test(test_an_ending_server_lets_nobody_in),
 		cmocka_unit_test(test_a_goodbye_before_the_last_step_is_a_loss),
 		cmocka_unit_test(test_a_server_for_a_number_of_workers_refuses_another),
+		cmocka_unit_test(test_added_workers_have_a_second_after_the_others),
 		cmocka_unit_test(test_losses_and_metrics_of_workers_are_kept),
 		cmocka_unit_test(test_a_malformed_progress_is_refused),
 		cmocka_unit_test(test_a_later_leave_does_not_put_off_the_decision),

@@ -333,6 +333,9 @@ static void hear_again_of_0(
 	assert_int_equal(known.moved_count, turns);
 	if (turns)
 		assert_int_equal(j.m[2].status, -EAGAIN);
+	/* The process that has welcomed the worker is tried again if the other one cannot be reached. */
+	if (turns && strcmp(more, CLAIM) == 0)
+		assert_string_equal(known.of[0].address, j.addresses[0]);
 	job_close(&j);
 }
 

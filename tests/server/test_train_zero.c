@@ -66,6 +66,40 @@ static void test_a_server_that_was_complete_waits_again(void **state)
 	job_close(&j);
 }
 
+/* Gives up the present attempt to reach server 0, and checks where it was, and begins the next one. */
+static void fail_at(struct job *j, const char *address)
+{
+	struct tern_server *s = j->m[1].server;
+
+	assert_string_equal(s->to_zero->zero, address);
+	s->to_zero->peer->dial.give_up_ns = 0;
+	JOB_UNTIL(j, !s->to_zero);
+	tern_timer_set(j->m[1].ctx, &s->zero_timer, 0);
+	JOB_UNTIL(j, s->to_zero);
+}
+
+/* A process has told server 1 that it is server 0, and the workers have joined another one. */
+static void test_server_0_is_looked_for_at_both_addresses(void **state)
+{
+	const struct setup all = {"tcp", "softmax", "sgd", 2, 2, 2, 5, TERN_MODE_SYNC, 0};
+	static const char workers_zero[] = "tcp://127.0.0.1:1";
+	static char told[] = "tcp://127.0.0.1:2";
+	struct server_peer *teller;
+	struct job j;
+
+	(void)state;
+	complete_server_1_alone(&j, &all);
+	teller = j.m[1].server->workers[0]; /* it has the number 0 */
+	teller->address = told;
+	fail_at(&j, workers_zero);
+	fail_at(&j, workers_zero);
+	fail_at(&j, told);
+	fail_at(&j, workers_zero);
+	fail_at(&j, told);
+	teller->address = NULL;
+	job_close(&j);
+}
+
 /* Server 0 has told server 1 to try again later; this makes server 1 try now. */
 static void comes_again_now(struct job *j)
 {
@@ -285,6 +319,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_server_that_was_complete_waits_again),
+		cmocka_unit_test(test_server_0_is_looked_for_at_both_addresses),
 		cmocka_unit_test(test_a_server_that_comes_before_the_job_comes_again),
 		cmocka_unit_test(test_a_server_asks_for_a_job_until_its_limit),
 		cmocka_unit_test(

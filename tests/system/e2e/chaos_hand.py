@@ -30,7 +30,7 @@ class Process(Watched):
             self.begun_s = self.heard_s
         elif " follows server " in event.get("text", ""):
             self.is_complete = False
-        elif "it can come in its place" in event.get("text", ""):
+        elif "and can take its place" in event.get("text", ""):
             self.is_complete = True
 
     def makes_steps(self):
