@@ -201,6 +201,15 @@ uint64_t info_memory_allowed(void)
 	return TERN_MIN(all, limits.memory_bytes);
 }
 
+uint32_t info_guests_allowed(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 1024)
+		return 512;
+	return (uint32_t)limit.rlim_cur / 2;
+}
+
 /* ---- NUMA nodes ---- */
 
 /* Returns the bytes of memory of a NUMA node, from a line "Node 0 MemTotal: 8123456

@@ -26,6 +26,9 @@ bool info_memory(const char *root, uint64_t *total, uint64_t *available);
 /* Bytes of memory that this process may use: the host's memory, or the cgroup's limit if
  * that is lower. */
 uint64_t info_memory_allowed(void);
+/* Most guests of a server: connected processes that have not joined its job. At least half of the
+ * file descriptors are left for processes that have joined. */
+uint32_t info_guests_allowed(void);
 
 /* Returns the NUMA nodes: [{"node": 0, "cpus": "0-3", "memory_bytes": N}, ...] */
 json_t *info_numa_nodes(const char *root);

@@ -94,6 +94,8 @@ int launch_check(
 		r = fabric_check_listen(opts->fabric, s->listen, error);
 	if (r == 0)
 		r = snapshots_check(&s->snapshots, error);
+	if (r == 0 && s->snapshots.directory && !s->snapshots.resume)
+		r = snapshots_lock(s->snapshots.directory, false, error);
 	if (r == 0 && !s->snapshots.resume) /* server 0 warns, as it does by hand */
 		r = logdir_check(s->logdir, error);
 	if (r == 0 && !s->secret.insecure && !*secret->text)

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -500,17 +499,6 @@ static void report_device(struct server_role *s)
 				      device, "text", report_text(s->updater->name)));
 }
 
-/* Largest number of guests: connected processes that have not joined the job. At least
- * half of the file descriptors are left for processes that have joined. */
-static uint32_t guests_max(void)
-{
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > 1024)
-		return 512;
-	return (uint32_t)limit.rlim_cur / 2;
-}
-
 /* Chooses the snapshot to go on from. A server that was made anew, or comes in the place of a lost
  * one, takes the one that server 0 has named, or else the newest of the job. If there is none yet,
  * the job begins as it did before. */
@@ -546,7 +534,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.domain = s->role.domain,
 		.ctx = s->role.ctx,
 		.memory_bytes = info_memory_allowed(),
-		.guests_max = guests_max(),
+		.guests_max = info_guests_allowed(),
 		.workers = (uint32_t)settings->workers,
 		.updater = s->updater,
 		.memory = device_memory(&s->device, settings->tensor_memory),
@@ -794,13 +782,20 @@ static int check_follow(struct server_role *s, struct message *error)
 static int check_snapshots(const struct server_settings *settings, struct message *error)
 {
 	struct snapshot_settings snapshots = settings->snapshots;
+	bool begins = !settings->join && !settings->follow && !snapshots.resume;
+	int r;
 
 	if ((settings->join || settings->follow) && snapshots.directory &&
 		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
 		snapshots.resume = snapshots.directory;
 	if (snapshots_check_via(&snapshots, settings->index, settings->follow, error))
 		return -EINVAL;
-	return snapshots_check(&snapshots, error);
+	r = snapshots_check(&snapshots, error);
+	if (r < 0 || !snapshots.directory || settings->index != 0)
+		return r;
+	/* The former server 0 of a job that goes on may live on somewhere. */
+	r = snapshots_lock(snapshots.directory, true, error);
+	return begins ? r : 0;
 }
 
 /* A server that recovers a job is not refused because of the curves, and does not wait for their

@@ -3,15 +3,20 @@
 #include "tools/snapshots.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "tools/host_file.h"
 
 #define EVERY_MOST 1000000000ull
+/* Locked by server 0 of a job for as long as its process lives; says who that is. */
+#define LOCK_FILE ".tern-lock"
 
 int snapshots_parse_every(const char *text, void *at, struct message *why)
 {
@@ -219,6 +224,54 @@ int snapshots_check(const struct snapshot_settings *s, struct message *error)
 	int r = s->directory ? check_directory(s, error) : 0;
 
 	return r == 0 && s->resume ? check_resume(s->resume, error) : r;
+}
+
+/* Reads who has locked the directory, as the process has written it. */
+static void read_holder(int fd, char *text, size_t bytes)
+{
+	ssize_t n = pread(fd, text, bytes - 1, 0);
+
+	text[TERN_MAX(n, 0)] = '\0';
+	for (char *c = text; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+}
+
+static void write_holder(int fd)
+{
+	char host[80] = "", text[120];
+	int n;
+
+	gethostname(host, sizeof(host) - 1);
+	n = snprintf(text, sizeof(text), "process %ld on %s", (long)getpid(), host);
+	/* Whoever is refused reads it. If it cannot be written, the lock works all the same. */
+	if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) < 0)
+		return;
+}
+
+int snapshots_lock(const char *directory, bool keep, struct message *error)
+{
+	char *path = tern_snapshot_path(directory, LOCK_FILE), holder[120];
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+	int r = fd < 0 ? errno : 0;
+
+	free(path);
+	if (fd < 0)
+		return options_refuse(error, "--snapshots %.300s: %s: %s", directory,
+			LOCK_FILE, strerror(r));
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+		read_holder(fd, holder, sizeof(holder));
+		close(fd);
+		return options_refuse(error,
+			"--snapshots %.200s: another job that runs has this directory "
+			"(server 0: %s): choose another one",
+			directory, *holder ? holder : "an unknown process");
+	}
+	if (keep)
+		write_holder(fd); /* the file stays open until the process ends */
+	else
+		close(fd);
+	return 0;
 }
 
 int snapshots_check_via(const struct snapshot_settings *s, uint64_t index,

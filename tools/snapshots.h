@@ -86,6 +86,11 @@ bool snapshots_is_manifest(const char *path, struct tern_snapshot_id *id);
  * is a snapshot to go on from. -EINVAL: `error` has one line. */
 int snapshots_check(const struct snapshot_settings *settings, struct message *error);
 
+/* Locks the directory, so that no job begins there until the process ends; without `keep` it is only
+ * checked that nobody has locked it. -EINVAL: another process has, or there can be no such file: `error` has
+ * one line. On a file system without locks (flock()) nobody is kept out. */
+int snapshots_lock(const char *directory, bool keep, struct message *error);
+
 struct tern_server_snapshot_opts snapshots_opts(const struct snapshot_settings *settings);
 
 #define SNAPSHOT_ARGS_MAX 8u

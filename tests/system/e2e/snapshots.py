@@ -208,6 +208,20 @@ def server_that_is_killed_at_the_end_costs_the_last_snapshot_only():
     assert saved(results) == expected(40) and not manifests(directory)
 
 
+def second_job_on_one_directory_is_refused():
+    """Also before the first one has published a snapshot. When its server 0 is gone, however, another one may begin."""
+    running, directory, _ = started("shared", "--fabric", "tcp", every="10m", steps=100_000_000)
+    running.wait_event(lambda e: e["event"] == "progress")
+    says = f"--snapshots {directory}: another job that runs has this directory (server 0: process "
+    try:
+        job.refused("train", *options("--snapshots", directory, steps=5), says=says)
+        job.refused("server", "--listen", "127.0.0.1:0", "--index", 0, "--snapshots", directory, says=says)
+    finally:
+        running.kill()
+    job.wait_until(lambda: not running.processes())
+    job.train(*options("--snapshots", directory, steps=5))
+
+
 def earlier_run_that_lives_on_publishes_nothing():
     """Another one has marked the directory."""
     running, directory, results = started("lives-on")
@@ -304,6 +318,7 @@ def launcher_waits_for_the_last_snapshot():
 tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, single_server_over_shm_costs_a_start_of_all,
          job_is_not_started_again_for_ever, damaged_snapshot_is_passed_over, chosen_snapshot_is_taken,
          lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only,
-         server_that_is_killed_at_the_end_costs_the_last_snapshot_only, earlier_run_that_lives_on_publishes_nothing, signal_asks_for_a_snapshot,
+         server_that_is_killed_at_the_end_costs_the_last_snapshot_only, earlier_run_that_lives_on_publishes_nothing,
+         second_job_on_one_directory_is_refused, signal_asks_for_a_snapshot,
          interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused, other_job_is_refused,
          launcher_waits_for_the_last_snapshot])
