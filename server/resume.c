@@ -63,11 +63,16 @@ static void searched(struct tern_snapshot_search *search, int status)
 
 	if (s->over)
 		return;
-	if (status < 0)
+	if (status == 0)
+		begin_with(r);
+	else if (status == -ENOENT && or_again(s, status) == -EAGAIN)
+		server_fail(s, -EAGAIN,
+			"no snapshot is in %.300s any more, and the job has to go on "
+			"from one: put the directory back, or end the job",
+			search->directory);
+	else
 		server_fail(s, or_again(s, status), "--resume: %s",
 			*search->why.text ? search->why.text : strerror(-status));
-	else
-		begin_with(r);
 }
 
 static void end_part(struct resume *r)

@@ -797,15 +797,13 @@ int launch_say_end(struct launch *l, int code, const char *text)
 {
 	char more[1500];
 
+	snprintf(more, sizeof(more), "%s", text);
 	/* Server 0 says the same, but the first error may be that of another process. */
-	if (code == EXIT_JOB && l->snapshot_step && !strstr(text, "--resume")) {
-		snprintf(more, sizeof(more), "%s: --resume %.200s goes on from step %lld",
-			text, l->opts.settings->snapshots.directory,
-			(long long)l->snapshot_step);
-		text = more;
-	}
-	output_error(&l->out, l->command->name, "%s", text);
+	if (code == EXIT_JOB && l->snapshot_step)
+		snapshots_say_resume(
+			l->opts.settings->snapshots.directory, more, sizeof(more));
+	output_error(&l->out, l->command->name, "%s", more);
 	if (l->out.json)
-		report_failed(text, code);
+		report_failed(more, code);
 	return code;
 }

@@ -323,9 +323,10 @@ static void back_timer(struct tern_timer *timer)
 
 	if (role->describe)
 		role->describe(role, text, sizeof(text));
-	role_fail(role, false, "the job has not gone on for %llu s: %s",
+	role_fail(role, false, "the job has not gone on for %llu s: %s%s%s",
 		(unsigned long long)((tern_clock_ns() - role->back_ns) / TERN_NS_PER_S),
-		text);
+		text, *role->back_why ? "; the last attempt ended with: " : "",
+		role->back_why);
 }
 
 void role_back_wait(struct role *role)
@@ -455,7 +456,7 @@ int role_close(struct role *role)
 
 void role_fail(struct role *role, bool input, const char *fmt, ...)
 {
-	char text[600];
+	char text[1200];
 	va_list ap;
 
 	role->over = true;

@@ -114,9 +114,7 @@ struct server_role {
 	struct tern_updater *updater;
 	struct tern_server *server;
 	const struct server_settings *settings;
-	/* --snapshots, if server 0 has published one, and the step of the newest. */
-	const char *resumable;
-	uint64_t resumable_step;
+	bool resumable; /* this process has published a snapshot, as server 0 */
 	/* Manifest that server 0 has named: when this server is made anew, it goes on from that.
 	 * "": none, and find_resume() chooses. */
 	char told[4096];
@@ -301,8 +299,7 @@ static void snapshot(void *arg, const struct tern_server_snapshot *n)
 					 (json_int_t)n->step, "text", report_text(text)));
 		return;
 	}
-	s->resumable = s->settings->snapshots.directory;
-	s->resumable_step = n->step;
+	s->resumable = true;
 	snprintf(text, sizeof(text), "snapshot of step %llu: %.400s, %.1f MB in %.2f s",
 		(unsigned long long)n->step, n->path, (double)n->bytes / 1e6,
 		(double)n->ns / 1e9);
@@ -453,6 +450,7 @@ static void ended(void *arg, int status, const char *text)
 	struct role *role = arg;
 	struct server_role *s = arg;
 	struct tern_server_stats stats;
+	char words[1000];
 
 	/* All others have been told. Only server 0 knows of each snapshot: the directory tells the rest,
 	 * if the exit code depends on it. */
@@ -464,11 +462,12 @@ static void ended(void *arg, int status, const char *text)
 	logdir_flush(s->logdir, tern_clock_ns());
 	if (status == -EAGAIN && goes_back(s, text))
 		return;
+	snprintf(words, sizeof(words), "%s", text);
 	if (status && s->resumable)
-		role_fail(role, false, "%s: --resume %.200s goes on from step %llu", text,
-			s->resumable, (unsigned long long)s->resumable_step);
-	else if (status)
-		role_fail(role, stats.misused, "%s", text);
+		snapshots_say_resume(
+			s->settings->snapshots.directory, words, sizeof(words));
+	if (status)
+		role_fail(role, stats.misused && !s->resumable, "%s", words);
 	else
 		role_report(role, json_pack("{ss}", "event", "completed"));
 	role->over = true;

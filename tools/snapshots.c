@@ -110,6 +110,16 @@ int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
 	return r;
 }
 
+void snapshots_say_resume(const char *directory, char *text, size_t bytes)
+{
+	struct tern_snapshot_id id;
+	size_t n = strlen(text);
+
+	if (!strstr(text, "--resume") && snapshots_newest(directory, &id) == 0)
+		snprintf(text + n, bytes - n, ": --resume %.200s goes on from step %llu",
+			directory, (unsigned long long)id.step);
+}
+
 bool snapshots_can_resume(const struct snapshot_settings *s)
 {
 	struct tern_snapshot_id id;

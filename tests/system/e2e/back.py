@@ -7,6 +7,7 @@ usage: back.py TERN
 """
 import functools
 import re
+import shutil
 import signal
 import sys
 import time
@@ -97,6 +98,35 @@ def one_server_after_the_other(fabric, how):
 def killed_servers_come_again():
     for fabric in job.fabrics("shm", "tcp"):
         one_server_after_the_other(fabric, signal.SIGKILL)
+
+
+def job_waits_for_a_directory_that_is_gone():
+    """And does not begin at its first step. Server 0 says why, and the job goes on when the directory is back."""
+    hand = Hand("gone", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    away = job.SCRATCH / "away"
+    hand.snapshots.rename(away)
+    hand.lose("servers", 1, signal.SIGKILL)
+    hand.replace(1)
+    hand.servers[0].wait_event(lambda e: re.search("no snapshot is in .* put the directory back", e.get("text", "")))
+    away.rename(hand.snapshots)  # that which server 1 has made is empty
+    hand.servers[0].wait_event(lambda e: e["event"] == "begun" and "go on from step 0" not in e["text"])
+    hand.end()
+
+
+def job_that_waits_in_vain_says_why_at_last():
+    hand = Hand("gone-in-vain", "tcp", wait=3)
+    hand.servers[0].wait_event(is_event("snapshot"))
+    shutil.rmtree(hand.snapshots)
+    hand.lose("servers", 1, signal.SIGKILL)
+    hand.replace(1)
+    try:
+        assert hand.servers[0].end() == 1, hand.servers[0].error
+        last = next(e["text"] for e in hand.servers[0].events if e["event"] == "error")
+        assert "no snapshot is in" in last and "goes on from step" not in last, last
+    finally:
+        for process in [*hand.servers, *hand.workers]:
+            process.kill()
 
 
 def servers_that_were_asked_to_end_come_again():
@@ -510,7 +540,8 @@ def a_new_server_needs_a_number_and_time():
         job.refused("server", "--join", "tcp://127.0.0.1:9", *more, says=says)
 
 
-tap.run([killed_servers_come_again, servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
+tap.run([killed_servers_come_again, job_waits_for_a_directory_that_is_gone, job_that_waits_in_vain_says_why_at_last,
+         servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          job_goes_on_from_memory_without_its_last_worker,
          job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
          workers_are_added_to_a_job, job_waits_without_workers, only_a_job_that_goes_back_gets_more_workers,
