@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See restart.h. */
-#include "tools/restart.h"
+/* See restart.h, and restart_state.h. */
+#include "tools/restart_state.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,10 +13,8 @@
 /* How often, if the user does not say. */
 #define MOST            3u
 #define PAUSE_DOUBLINGS 5u /* the longest pause has 2^5 s */
-#define AGAIN           "it is started again"
-#define NEW_FOLLOWER    "a new follower is started"
 
-static uint64_t most_of(const struct launch_settings *settings)
+uint64_t restart_most(const struct launch_settings *settings)
 {
 	if (settings->restarts != UINT64_MAX)
 		return settings->restarts;
@@ -25,11 +23,10 @@ static uint64_t most_of(const struct launch_settings *settings)
 
 bool restart_is_wanted(const struct launch_settings *settings)
 {
-	return settings->snapshots.directory && most_of(settings) > 0;
+	return settings->snapshots.directory && restart_most(settings) > 0;
 }
 
-/* Counts one more restart. False: there were `most` in the last 10 minutes. */
-static bool count(struct restarts *restarts, uint64_t most)
+bool restart_count(struct restarts *restarts, uint64_t most)
 {
 	uint64_t now_ns = tern_clock_ns();
 
@@ -50,9 +47,7 @@ static unsigned pause_s(const struct restarts *restarts)
 		       : 1u << TERN_MIN(restarts->count - 2, (uint64_t)PAUSE_DOUBLINGS);
 }
 
-/* Writes "it is started again in 2 s", with `what` as "it is started again", without a time if there
- * is no pause. */
-static void describe_pause(
+void restart_describe_pause(
 	const struct restarts *restarts, const char *what, char *text, size_t bytes)
 {
 	size_t n = (size_t)snprintf(text, bytes, "%s", what);
@@ -61,8 +56,7 @@ static void describe_pause(
 		snprintf(text + n, bytes - n, " in %u s", pause_s(restarts));
 }
 
-/* Writes "(restart 1, at most 3 in 10 minutes)". */
-static void describe_count(
+void restart_describe_count(
 	const struct restarts *restarts, uint64_t most, char *text, size_t bytes)
 {
 	snprintf(text, bytes, "(restart %llu, at most %llu in 10 minutes)",
@@ -83,7 +77,7 @@ static void describe_origin(
 						   : "its first step");
 }
 
-static void tell(struct launch *l, const char *who, uint64_t number, const char *text)
+void restart_tell(struct launch *l, const char *who, uint64_t number, const char *text)
 {
 	launch_report(l, l->command->name,
 		json_pack("{ss ss* sI so}", "event", "restart", "who", who, "count",
@@ -97,19 +91,19 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
 {
 	const char *directory = settings->snapshots.directory;
 	char from[TERN_SNAPSHOT_NAME_BYTES + 20], how_often[80], text[900];
-	uint64_t most = most_of(settings);
+	uint64_t most = restart_most(settings);
 	struct tern_snapshot_id id;
 
-	if (!directory || l->exhausted || !count(restarts, most))
+	if (!directory || l->exhausted || !restart_count(restarts, most))
 		return false;
 	describe_origin(settings, from, sizeof(from));
 	if (snapshots_newest(directory, &id) == 0)
 		settings->snapshots.resume = directory;
-	describe_count(restarts, most, how_often, sizeof(how_often));
+	restart_describe_count(restarts, most, how_often, sizeof(how_often));
 	snprintf(text, sizeof(text),
 		"%.600s: all processes are started again, and the job goes on from %s %s",
 		cause, from, how_often);
-	tell(l, NULL, restarts->count, text);
+	restart_tell(l, NULL, restarts->count, text);
 	return true;
 }
 
@@ -129,14 +123,13 @@ static void set_next(struct launch *l)
 			l->next_again_ns = l->again_ns[i];
 }
 
-static void plan(struct launch *l, unsigned i)
+void restart_plan(struct launch *l, unsigned i)
 {
 	l->again_ns[i] = tern_clock_ns() + pause_s(&l->restarts[i]) * TERN_NS_PER_S;
 	set_next(l);
 }
 
-/* True if nobody needs another process any more, or this one is one of several ranks. */
-static bool is_of_no_use(const struct launch *l)
+bool restart_is_useless(const struct launch *l)
 {
 	return l->failed_ns || l->sup.signal || l->served_ns || l->safe ||
 	       l->opts.all_workers != l->opts.workers;
@@ -147,18 +140,18 @@ static bool is_of_no_use(const struct launch *l)
 bool restart_worker(struct launch *l, const struct child *c, char *text, size_t bytes)
 {
 	unsigned i = launch_number(l, c);
-	uint64_t most = most_of(l->opts.settings);
+	uint64_t most = restart_most(l->opts.settings);
 	char again[60], how_often[80];
 
 	/* A worker that had said goodbye before it was killed is not lost for server 0, which
 	 * would not let another one in. */
 	if (c->running || !WIFSIGNALED(c->status) || !l->missed[i] || l->again_ns[i] ||
-		is_of_no_use(l) || !count(&l->restarts[i], most))
+		restart_is_useless(l) || !restart_count(&l->restarts[i], most))
 		return false;
-	describe_pause(&l->restarts[i], AGAIN, again, sizeof(again));
-	describe_count(&l->restarts[i], most, how_often, sizeof(how_often));
+	restart_describe_pause(&l->restarts[i], RESTART_AGAIN, again, sizeof(again));
+	restart_describe_count(&l->restarts[i], most, how_often, sizeof(how_often));
 	snprintf(text, bytes, ", and %s %s", again, how_often);
-	plan(l, i);
+	restart_plan(l, i);
 	return true;
 }
 
@@ -203,8 +196,8 @@ bool restart_takes(struct launch *l, const struct child *c)
 {
 	unsigned i = launch_number(l, c);
 
-	if (!l->opts.goes_back || !l->begun || is_of_no_use(l) || !was_killed(l, c) ||
-		has_left(l))
+	if (!l->opts.goes_back || !l->begun || restart_is_useless(l) ||
+		!was_killed(l, c) || has_left(l))
 		return false;
 	if (!launch_is_worker(l, c)) {
 		l->at_steps[i] = l->known[i] = false;
@@ -305,16 +298,17 @@ static bool plan_back(struct launch *l, const struct child *c)
 		text[500];
 	struct restarts *restarts = &l->restarts[launch_number(l, c)];
 
-	if (!count(restarts, most_of(settings)))
+	if (!restart_count(restarts, restart_most(settings)))
 		return false;
 	supervise_describe(c, how, sizeof(how));
 	describe_way_back(l, c, way, sizeof(way));
-	describe_pause(restarts, AGAIN, again, sizeof(again));
-	describe_count(restarts, most_of(settings), how_often, sizeof(how_often));
+	restart_describe_pause(restarts, RESTART_AGAIN, again, sizeof(again));
+	restart_describe_count(
+		restarts, restart_most(settings), how_often, sizeof(how_often));
 	snprintf(text, sizeof(text), "%s: %s, and the job %s %s", how, again, way,
 		how_often);
-	tell(l, c->name, restarts->count, text);
-	plan(l, launch_number(l, c));
+	restart_tell(l, c->name, restarts->count, text);
+	restart_plan(l, launch_number(l, c));
 	l->went_back = true;
 	return true;
 }
@@ -325,141 +319,7 @@ static void strand(struct launch *l, const struct child *c, bool exhausted)
 	l->exhausted = exhausted;
 }
 
-/* ---- followers ---- */
-
-static unsigned server_of(const struct launch *l, const struct child *follower)
-{
-	return launch_number(l, follower) - (unsigned)(l->opts.servers + l->opts.workers);
-}
-
-/* True if the follower has been started once. */
-static bool has_follower(const struct launch *l, unsigned i)
-{
-	return l->opts.followers && launch_number(l, launch_follower((struct launch *)l,
-							     i)) < l->sup.child_count;
-}
-
-void restart_start_follower(struct launch *l, unsigned i)
-{
-	const struct launch_place place = {.follow = l->addresses[i]};
-
-	l->dismissed[i] = false;
-	launch_server(l, i, &place);
-}
-
-/* Plans to start the follower of a server, and writes "WHAT in 2 s (...)". */
-static void plan_follower(
-	struct launch *l, unsigned i, const char *what, char *text, size_t bytes)
-{
-	unsigned number = launch_number(l, launch_follower(l, i));
-	struct restarts *restarts = &l->restarts[number];
-	uint64_t most = most_of(l->opts.settings);
-	char when[60], how_often[80];
-
-	if (!count(restarts, most)) {
-		snprintf(text, bytes,
-			"server %u goes on without a follower (at most %llu restart%s in "
-			"10 minutes)",
-			i, (unsigned long long)most, most == 1 ? "" : "s");
-		return;
-	}
-	describe_pause(restarts, what, when, sizeof(when));
-	describe_count(restarts, most, how_often, sizeof(how_often));
-	snprintf(text, bytes, "%s %s", when, how_often);
-	plan(l, number);
-}
-
-void restart_follower(struct launch *l, const struct child *c)
-{
-	unsigned i = server_of(l, c);
-	char how[160], again[200], text[500];
-
-	free(TERN_TAKE(l->follower_addresses[i]));
-	if (is_of_no_use(l) || l->aborted || l->completed)
-		return;
-	if (l->dismissed[i]) {
-		plan(l, launch_number(l, c));
-		return;
-	}
-	supervise_describe(c, how, sizeof(how));
-	plan_follower(l, i, AGAIN, again, sizeof(again));
-	snprintf(text, sizeof(text), "%s: %s", how, again);
-	tell(l, c->name, l->restarts[launch_number(l, c)].count, text);
-}
-
-/* The follower is the server from now on. The former process of the server has the follower's place,
- * until another one is started there. */
-static void exchange(struct launch *l, unsigned i)
-{
-	struct child *server = &l->sup.children[i], *follower = launch_follower(l, i);
-	struct child former = *server;
-
-	snprintf(former.name, sizeof(former.name), "%s", follower->name);
-	*server = *follower;
-	*follower = former;
-	snprintf(server->name, sizeof(server->name), "server %u", i);
-	free(l->addresses[i]);
-	l->addresses[i] = TERN_TAKE(l->follower_addresses[i]);
-	launch_write_join(l);
-	l->went_back = true;
-}
-
-/* A server was killed. Its follower takes its place, if it has all of the server's share. Another
- * follower is started in the place of the killed process. */
-static bool promote(struct launch *l, unsigned i)
-{
-	const struct child *server = &l->sup.children[i], *follower;
-	char how[160], again[200], text[600];
-
-	if (!has_follower(l, i))
-		return false;
-	follower = launch_follower(l, i);
-	if (!follower->running || !launch_follows(l, i))
-		return false;
-	supervise_describe(server, how, sizeof(how));
-	plan_follower(l, i, NEW_FOLLOWER, again, sizeof(again));
-	snprintf(text, sizeof(text),
-		"%s: its follower (pid %d) takes its place, and the job goes on from "
-		"memory; %s",
-		how, (int)follower->pid, again);
-	exchange(l, i);
-	tell(l, server->name, l->restarts[launch_number(l, follower)].count, text);
-	return true;
-}
-
-/* A follower has begun as the server. The former server is killed, if it still runs: it would wait for
- * its job when all others have ended. restart_follower() sees to another follower then. */
-static void settle_took_over(struct launch *l, unsigned i)
-{
-	const struct child *server = &l->sup.children[i],
-			   *follower = launch_follower(l, i);
-	char again[200] = "the former process is killed, since the job has lost it",
-	     text[400];
-
-	l->took_over[i] = false;
-	if (!follower->running || l->dismissed[i])
-		return;
-	if (!server->running)
-		plan_follower(l, i, NEW_FOLLOWER, again, sizeof(again));
-	snprintf(text, sizeof(text),
-		"%s (pid %d) has taken the place of %s (pid %d), and the job goes "
-		"on from memory; %s",
-		follower->name, (int)follower->pid, server->name, (int)server->pid,
-		again);
-	launch_report(l, l->command->name,
-		json_pack("{ss so}", "event", "note", "text", report_text(text)));
-	exchange(l, i);
-	l->lost[i] = l->unheard[i] = false;
-	launch_take_begun(l, server);
-	if (follower->running)
-		kill(follower->pid, SIGKILL);
-}
-
-void restart_took_over(struct launch *l, const struct child *c)
-{
-	/* The two processes are not exchanged now, while lines of one of them are read. */
-	l->took_over[server_of(l, c)] = l->undecided = true;
-}
+/* ---- deciding ---- */
 
 /* True if the job goes on without this server, or the one whose follower this is. */
 static bool is_removed(const struct launch *l, const struct child *c)
@@ -467,22 +327,7 @@ static bool is_removed(const struct launch *l, const struct child *c)
 	if (launch_is_worker(l, c))
 		return false;
 	return !job_view_has(&l->view,
-		launch_is_follower(l, c) ? server_of(l, c) : launch_number(l, c));
-}
-
-/* Ends a follower that lacks a part of what its server had. It is started again when another server
- * listens. */
-static void dismiss(struct launch *l, unsigned i)
-{
-	const struct child *follower;
-
-	if (!has_follower(l, i))
-		return;
-	follower = launch_follower(l, i);
-	if (!follower->running)
-		return;
-	l->dismissed[i] = true;
-	kill(follower->pid, SIGKILL);
+		launch_is_follower(l, c) ? restart_server_of(l, c) : launch_number(l, c));
 }
 
 static void decide_server(struct launch *l, unsigned i)
@@ -490,9 +335,9 @@ static void decide_server(struct launch *l, unsigned i)
 	const struct child *c = &l->sup.children[i];
 
 	l->lost[i] = false;
-	if (is_removed(l, c) || promote(l, i))
+	if (is_removed(l, c) || restart_promote(l, i))
 		return;
-	dismiss(l, i);
+	restart_dismiss(l, i);
 	if (!can_be_found(l, i))
 		strand(l, c, false);
 	else if (!plan_back(l, c))
@@ -528,7 +373,7 @@ static void decide(struct launch *l)
 	l->undecided = false;
 	for (unsigned i = 0; i < l->opts.servers; i++)
 		if (l->took_over[i])
-			settle_took_over(l, i);
+			restart_settle_took_over(l, i);
 	for (unsigned i = 0; i < l->opts.servers && !l->stranded; i++)
 		if (l->lost[i])
 			decide_server(l, i);
@@ -558,7 +403,7 @@ static void start(struct launch *l, struct child *c)
 		kill(-c->pid, SIGKILL);
 		return;
 	}
-	if (launch_is_follower(l, c) && !is_there(l, server_of(l, c)))
+	if (launch_is_follower(l, c) && !is_there(l, restart_server_of(l, c)))
 		return; /* when its server listens */
 	l->again_ns[i] = 0;
 	if (i < l->opts.servers && !can_be_found(l, i)) {
@@ -570,7 +415,7 @@ static void start(struct launch *l, struct child *c)
 	l->missed[i] = NULL;
 	l->sup.replaced = c;
 	if (launch_is_follower(l, c))
-		restart_start_follower(l, server_of(l, c));
+		restart_start_follower(l, restart_server_of(l, c));
 	else if (launch_is_worker(l, c))
 		l->start_worker(l, i - (unsigned)l->opts.servers);
 	else
@@ -581,7 +426,7 @@ static void start(struct launch *l, struct child *c)
 bool restart_server_is_pending(const struct launch *l)
 {
 	for (unsigned i = 0; i < l->opts.servers; i++)
-		if ((l->again_ns[i] || l->lost[i]) && !is_of_no_use(l))
+		if ((l->again_ns[i] || l->lost[i]) && !restart_is_useless(l))
 			return true;
 	return false;
 }
@@ -598,7 +443,7 @@ void restart_end_removed(struct launch *l)
 
 bool restart_is_pending(const struct launch *l)
 {
-	if (is_of_no_use(l))
+	if (restart_is_useless(l))
 		return false;
 	for (unsigned i = 0; i < l->opts.servers + l->opts.workers; i++)
 		if (l->again_ns[i])
@@ -608,7 +453,7 @@ bool restart_is_pending(const struct launch *l)
 
 void restart_turn(struct launch *l)
 {
-	if (is_of_no_use(l))
+	if (restart_is_useless(l))
 		return;
 	if (l->undecided)
 		decide(l);
