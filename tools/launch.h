@@ -49,9 +49,16 @@ struct launch_settings {
 	double drain_within_s;
 };
 
-/* How often something was started again in the last 10 minutes, and when last (restart.h). */
+/* Of the restarts of a process, or of all processes together, so many at most are remembered. The
+ * pauses between them (restart.h) let no more than 24 happen in 10 minutes. */
+#define LAUNCH_RESTARTS_KEPT 32
+
+/* The restarts of a process, or of all processes together, in the last 10 minutes before the newest
+ * attempt to start something again. */
 struct restarts {
-	uint64_t count, last_ns;
+	uint64_t count;
+	uint64_t times_ns
+		[LAUNCH_RESTARTS_KEPT]; /* the first `count`, the oldest one first */
 };
 
 /* Rows for a launcher's table of options; `field` of its settings is a struct

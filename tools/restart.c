@@ -26,21 +26,36 @@ bool restart_is_wanted(const struct launch_settings *settings)
 	return settings->snapshots.directory && restart_most(settings) > 0;
 }
 
-bool restart_count(struct restarts *restarts, uint64_t most)
+static void forget_oldest(struct restarts *restarts, uint64_t how_many)
 {
-	uint64_t now_ns = tern_clock_ns();
+	restarts->count -= how_many;
+	memmove(restarts->times_ns, restarts->times_ns + how_many,
+		restarts->count * sizeof(*restarts->times_ns));
+}
 
-	if (now_ns - restarts->last_ns > WINDOW_NS)
-		restarts->count = 0;
+bool restart_count_at(struct restarts *restarts, uint64_t most, uint64_t now_ns)
+{
+	uint64_t old = 0;
+
+	while (old < restarts->count && now_ns - restarts->times_ns[old] > WINDOW_NS)
+		old++;
+	forget_oldest(restarts, old);
 	if (restarts->count >= most)
 		return false;
-	restarts->count++;
-	restarts->last_ns = now_ns;
+	/* The pauses do not let the array become full. If it is full all the same, the oldest
+	 * restart is forgotten: the pause stays the longest one. */
+	if (restarts->count == LAUNCH_RESTARTS_KEPT)
+		forget_oldest(restarts, 1);
+	restarts->times_ns[restarts->count++] = now_ns;
 	return true;
 }
 
-/* Time before the next restart: none, then a second, and twice as long each further time. */
-static unsigned pause_s(const struct restarts *restarts)
+bool restart_count(struct restarts *restarts, uint64_t most)
+{
+	return restart_count_at(restarts, most, tern_clock_ns());
+}
+
+unsigned restart_pause_s(const struct restarts *restarts)
 {
 	return restarts->count < 2
 		       ? 0
@@ -52,8 +67,8 @@ void restart_describe_pause(
 {
 	size_t n = (size_t)snprintf(text, bytes, "%s", what);
 
-	if (pause_s(restarts))
-		snprintf(text + n, bytes - n, " in %u s", pause_s(restarts));
+	if (restart_pause_s(restarts))
+		snprintf(text + n, bytes - n, " in %u s", restart_pause_s(restarts));
 }
 
 void restart_describe_count(
@@ -109,7 +124,7 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
 
 void restart_pause(const struct restarts *restarts)
 {
-	nanosleep(&(struct timespec){.tv_sec = pause_s(restarts)}, NULL);
+	nanosleep(&(struct timespec){.tv_sec = restart_pause_s(restarts)}, NULL);
 }
 
 /* ---- when processes are started again ---- */
@@ -125,7 +140,8 @@ static void set_next(struct launch *l)
 
 void restart_plan(struct launch *l, unsigned i)
 {
-	l->again_ns[i] = tern_clock_ns() + pause_s(&l->restarts[i]) * TERN_NS_PER_S;
+	l->again_ns[i] =
+		tern_clock_ns() + restart_pause_s(&l->restarts[i]) * TERN_NS_PER_S;
 	set_next(l);
 }
 

@@ -13,8 +13,14 @@
 
 /* Returns how many restarts of one process there may be in 10 minutes. */
 uint64_t restart_most(const struct launch_settings *settings);
-/* Counts one more restart. False: there were `most` in the last 10 minutes. */
+/* Counts a restart, and forgets those that are older than 10 minutes. False: there were `most` in
+ * the last 10 minutes already, so the process must not be started again now. */
 bool restart_count(struct restarts *restarts, uint64_t most);
+/* The same at a given time, for tests. */
+bool restart_count_at(struct restarts *restarts, uint64_t most, uint64_t now_ns);
+/* Returns the seconds to wait before the restart that was counted last: 0 for the first one in 10
+ * minutes, 1 for the second, and twice as many for each further one, at most 32. */
+unsigned restart_pause_s(const struct restarts *restarts);
 /* Writes "it is started again in 2 s", with `what` as "it is started again", without a time if there
  * is no pause. */
 void restart_describe_pause(
