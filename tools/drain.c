@@ -11,12 +11,13 @@
 #include "tools/report.h"
 #include "tools/status.h"
 
-/* Between two questions. */
+/* Pause between two requests. */
 #define PAUSE_NS (100 * TERN_NS_PER_MS)
-/* Limit of one question: server 0 may be elsewhere meanwhile. */
+/* Time limit of one request. After it server 0 is looked for anew: it may have been started again at
+ * another address. */
 #define ONE_NS (2 * TERN_NS_PER_S)
-/* How long server 0 may be silent at least while the question is asked again (or for --wait, if that is
- * longer): somebody starts it again. */
+/* Least time for which server 0 may be away before the command gives up (--wait if that is longer):
+ * somebody may start server 0 again. */
 #define PATIENCE_NS (60 * TERN_NS_PER_S)
 
 struct drain_settings {
@@ -55,7 +56,8 @@ static int parse(
 	return r;
 }
 
-/* Where server 0 is, which alone removes servers: any server tells it. -EHOSTUNREACH: not reached. */
+/* Writes the address of server 0, which alone removes servers. Any server of the job tells it.
+ * -EHOSTUNREACH: server 0 cannot be reached. */
 static int find_zero(struct ask *ask, struct address *zero, struct message *error)
 {
 	json_t *status = NULL;
@@ -74,7 +76,8 @@ static int find_zero(struct ask *ask, struct address *zero, struct message *erro
 	return r;
 }
 
-/* Asks server 0 to remove the server. Returns 1 if the steps go on without that, 0 if that is to come. */
+/* Asks server 0 to remove the server. Returns 1 if the steps go on without the server, 0 if server 0 has
+ * accepted the removal but not made it yet. */
 static int ask_zero(struct ask *ask, const struct address *zero, uint64_t server,
 	bool again, struct message *error)
 {
@@ -104,8 +107,9 @@ static void say(
 			"text", report_text(text.text)));
 }
 
-/* A change that is told to nobody is lost with server 0. So the question is asked again, wherever server 0 is
- * then, until the steps go on without the server. */
+/* If server 0 is lost before other servers know of the removal, the removal is lost, too. So the request is
+ * repeated until the steps go on without the server, also to a server 0 that was started again at another
+ * address. */
 static int ask_again(struct ask *ask, struct address *zero, uint64_t server,
 	uint64_t patience_ns, struct message *error)
 {
@@ -153,7 +157,7 @@ static int drain(
 		say(settings, "draining",
 			"to be removed: during the steps as soon as a snapshot is taken, "
 			"else at once");
-	/* If there was no answer, server 0 may have heard the question. */
+	/* Server 0 may have accepted a request whose answer did not come in time. */
 	if ((r == 0 || r == -ETIMEDOUT) && !settings->no_wait) {
 		ask->wait_ns = TERN_MIN(ask->wait_ns, ONE_NS);
 		r = ask_again(ask, &zero, settings->server, patience_ns, &why);

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #define WINDOW_NS (600 * TERN_NS_PER_S)
-/* How often, if the user does not say. */
+/* Restarts of a process in 10 minutes, if the user does not give --restarts. */
 #define MOST            3u
 #define PAUSE_DOUBLINGS 5u /* the longest pause has 2^5 s */
 
@@ -184,8 +184,8 @@ void restart_late(struct launch *l, const struct child *c)
 
 /* ---- a job that goes back ---- */
 
-/* True if the process was killed. A server with --snapshots that was asked to end leaves the
- * others waiting for it, too. */
+/* True if the process was killed, or is a server with --snapshots that was asked to end: the
+ * others wait for such a server, too. */
 static bool was_killed(const struct launch *l, const struct child *c)
 {
 	int code;
@@ -196,8 +196,8 @@ static bool was_killed(const struct launch *l, const struct child *c)
 	return !launch_is_worker(l, c) && (code > 128 || code == EXIT_REQUEUE);
 }
 
-/* True if a worker has ended by itself. The job is about to end, or its servers would wait for
- * this worker. */
+/* True if a worker has exited by itself. Either the job is about to end, or its servers would wait
+ * for a worker that nobody starts again. So the job does not go back in place. */
 static bool has_left(const struct launch *l)
 {
 	for (unsigned i = 0; i < l->sup.child_count; i++)
@@ -228,7 +228,8 @@ bool restart_has_failed(const struct launch *l, const struct child *c)
 	return !launch_is_worker(l, c) && l->unheard[launch_number(l, c)];
 }
 
-/* The part of an address behind "tcp://"; NULL if only the process that has had it can. */
+/* Returns the part of an address behind "tcp://"; NULL if no other process can listen at this
+ * address (shm). */
 static const char *reusable(const char *address)
 {
 	const char *rest = strstr(address, "://");
@@ -256,8 +257,9 @@ static bool can_be_found(const struct launch *l, unsigned i)
 	return has_guide(l) || reusable(l->addresses[i]);
 }
 
-/* Starts a server again, with the newest list of the job's servers. Without a server that all workers know,
- * the others are named, too, that will come again at their former addresses. */
+/* Starts a server again, with the newest list of the job's servers. Its --join names the servers that run.
+ * Without a running server that all workers know, all servers listen at their former addresses again, so
+ * --join also names those that do not run yet. */
 static void start_server(struct launch *l, unsigned index)
 {
 	const char *directory = l->opts.settings->snapshots.directory;
@@ -329,6 +331,7 @@ static bool plan_back(struct launch *l, const struct child *c)
 	return true;
 }
 
+/* The job cannot go on in place, since this process cannot be started again. */
 static void strand(struct launch *l, const struct child *c, bool exhausted)
 {
 	l->stranded = c;
@@ -360,8 +363,8 @@ static void decide_server(struct launch *l, unsigned i)
 		strand(l, c, true);
 }
 
-/* Workers that were killed need not wait until server 0 has lost them: it begins anew, with
- * their places free. */
+/* Plans to start workers again that were killed. They need not wait until server 0 has lost them:
+ * server 0 is not at the steps, and begins anew with their places free. */
 static void decide_workers(struct launch *l)
 {
 	const struct child *killed = NULL;
@@ -405,8 +408,8 @@ static bool is_there(const struct launch *l, unsigned i)
 	return l->sup.children[i].running && !l->unheard[i];
 }
 
-/* Starts a process again, unless processes that it has left are still there: they are
- * killed. */
+/* Starts a process again. If processes that its former program has started still run, they are
+ * killed, and a later turn starts the process. */
 static void start(struct launch *l, struct child *c)
 {
 	unsigned i = launch_number(l, c);

@@ -40,8 +40,9 @@ bool restart_is_wanted(const struct launch_settings *settings);
 bool restart_is_due(struct launch *l, struct launch_settings *settings,
 	struct restarts *restarts, const char *cause);
 
-/* Waits before that, as before each restart: not before the first one in 10 minutes, a second
- * before the next one, and twice as long each further time. Signals have their default actions. */
+/* Waits before all processes are started again: not before the first restart in 10 minutes, 1 s
+ * before the second, and twice as long before each further one, at most 32 s. Each process that is
+ * started again alone has the same pauses. Signals have their default actions meanwhile. */
 void restart_pause(const struct restarts *restarts);
 
 /* A process has ended. True if it was killed and the job goes on in place with another one, so the
@@ -60,7 +61,8 @@ bool restart_worker(struct launch *l, const struct child *c, char *text, size_t 
 /* Starts the follower of a server. */
 void restart_start_follower(struct launch *l, unsigned index);
 
-/* A follower says that it has begun: it is the server now. restart_turn() sees to it. */
+/* A follower says that it has begun: it is the server now. restart_turn() exchanges the two
+ * processes. */
 void restart_took_over(struct launch *l, const struct child *c);
 
 /* A follower has ended. It is started again when its server is there, unless the job ends, or that
@@ -74,11 +76,11 @@ void restart_late(struct launch *l, const struct child *c);
  * a job waits for a follower. */
 bool restart_is_pending(const struct launch *l);
 
-/* The part of it about servers. */
+/* True if a server is to be started again, or its loss is not decided yet. */
 bool restart_server_is_pending(const struct launch *l);
 
-/* Ends servers that were just started again, and that the newest list does not have any more (l->view): they
- * would come to the job as new ones. */
+/* Kills servers that were started again and do not listen yet, if the newest list (l->view) does not have
+ * them any more: they would join the job as new servers. */
 void restart_end_removed(struct launch *l);
 
 /* Decides about processes that were killed, and starts those whose time has come. Called by
