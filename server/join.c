@@ -253,6 +253,15 @@ static bool has_right_place(
 	return false;
 }
 
+/* False: this server has found a snapshot of another job, and ends to look for an older one. Only a worker that
+ * has been in the job proves it: another one may have a wrong option. */
+static bool has_own_snapshot(
+	struct server_peer *p, const json_t *message, const struct tern_ps_job *job)
+{
+	return p->server->has_job || !json_is_true(json_object_get(message, "returns")) ||
+	       !resume_pass_over(p->server, job, tern_peer_name(p->peer));
+}
+
 /* False: p may not join now. If `why` is empty then, p was told what it needs to know. */
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
@@ -267,6 +276,7 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 	       read_numbers(p->server, message, &job, index, &server, why) &&
 	       has_right_place(p->server, server, why) && view_is_settled(p, &job, why) &&
 	       fits_memory(p->server, &job, server) &&
+	       has_own_snapshot(p, message, &job) &&
 	       may_be_first(p, &job, *index, server, why) && agree(p, &job, server, why);
 	if (good)
 		snprintf(p->zero, sizeof(p->zero), "%s", job.servers[0]);

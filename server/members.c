@@ -126,10 +126,12 @@ static void say_address(struct member_link *l)
 
 	if (members_write_own(s, address, sizeof(address)) == 0)
 		tern_talk_say(&l->talk,
-			json_pack("{s:s, s:I, s:s, s:b, s:I, s:b, s:b, s:I, s:b, s:I}",
+			json_pack(
+				"{s:s, s:I, s:s, s:b, s:b, s:I, s:b, s:b, s:I, s:b, s:I}",
 				"type", "address", "server", (json_int_t)s->opts.index,
 				"address", address, "begun", members_has_begun(s),
-				"claim", (json_int_t)members_claim(s), "stays",
+				"replaces", s->opts.replaces, "claim",
+				(json_int_t)members_claim(s), "stays",
 				!s->opts.member_count, "follows", l->is_followed, "step",
 				(json_int_t)s->first_version, "serves", s->running,
 				"life", (json_int_t)(s->running ? s->life : 0)));
@@ -745,7 +747,8 @@ void members_on_address(struct server_peer *p, const json_t *message)
 			"it");
 		return;
 	}
-	if (!view_has(s, (uint32_t)index) && begun) {
+	if (!view_has(s, (uint32_t)index) &&
+		(begun || json_is_true(json_object_get(message, "replaces")))) {
 		view_say_removed(p);
 		return;
 	}

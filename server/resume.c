@@ -98,6 +98,7 @@ int resume_init(struct tern_server *s)
 		return remote_ask(s);
 	r->search = (struct tern_snapshot_search){.env = s->env,
 		.path = s->opts.resume,
+		.before = s->history->foreign,
 		.passed_over = passed_over,
 		.done = searched};
 	return tern_snapshot_search_start(&r->search);
@@ -206,6 +207,23 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 			"break",
 			found->job.arithmetic, job->arithmetic);
 	return false;
+}
+
+bool resume_pass_over(
+	struct tern_server *s, const struct tern_ps_job *job, const char *who)
+{
+	struct tern_ps_text why;
+	struct tern_snapshot_id id;
+
+	if (!s->opts.goes_back || !resume_found(s) ||
+		!tern_snapshot_differs(resume_found(s), job, who, &why))
+		return false;
+	id = s->history->foreign = resume_found(s)->id;
+	server_warn(s, "snapshot %s is of another job, and is passed over: %.300s",
+		tern_snapshot_short_name(id).text, why.text);
+	server_fail(s, -EAGAIN, "snapshot %s is of another job",
+		tern_snapshot_short_name(id).text);
+	return true;
 }
 
 uint64_t resume_step_of(const struct tern_server *s, uint32_t worker)

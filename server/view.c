@@ -407,7 +407,8 @@ void view_on_drain(struct server_peer *p, const json_t *message)
 	if (json_is_integer(number) && n >= 0 && n < TERN_SERVERS_MAX)
 		text = again ? drain_again(s, (uint32_t)n)
 			     : tern_server_drain(s, (uint32_t)n);
-	if (text && again && !find_newest(s, &view))
+	/* The job of a server that goes back is here in a moment. */
+	if (text && (again || s->opts.returns) && !find_newest(s, &view))
 		server_refuse_for_now(p, "%s", text);
 	else if (text)
 		server_refuse(p, "%s", text);

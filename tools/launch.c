@@ -226,6 +226,7 @@ static size_t add_place(const struct launch *l, unsigned index,
 	if (place->join) {
 		args[n++] = "--join";
 		args[n++] = place->join;
+		args[n++] = "--replaces";
 	}
 	if (place->follow) {
 		args[n++] = "--follow";
@@ -247,7 +248,7 @@ void launch_server(struct launch *l, unsigned index, const struct launch_place *
 	char number[16], timeout_s[32], threads[24], listen[300], workers[24],
 		drain_s[32];
 	struct snapshot_args snapshot_args;
-	const char *args[46 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
+	const char *args[47 + SNAPSHOT_ARGS_MAX] = {"server", "--fabric",
 		fabric_name(fabric), "--spin-us", l->spin_us, "--index", number, "--json",
 		"--worker-timeout", timeout_s, "--on-stall", job_on_stall[s->on_stall],
 		"--on-nan", job_on_nan[s->on_nan], "--workers", workers, "--server-wait",

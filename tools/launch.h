@@ -232,7 +232,7 @@ void launch_role(
 /* Starts a server, or a follower. `place` is NULL for the first server of this number. */
 struct launch_place {
 	const char *listen; /* --listen; NULL: as the user says */
-	const char *join;   /* NULL: no --join */
+	const char *join;   /* --join, for a server that comes again; NULL: no --join */
 	const char *resume; /* --resume; NULL: as the user says */
 	const char *follow; /* --follow: starts a follower; NULL: a server */
 	const char *view;   /* --view; NULL: no --view */

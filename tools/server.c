@@ -41,6 +41,7 @@ struct server_settings {
 	const char *logdir;
 	const char *join, *follow;
 	struct tern_view view; /* --view; its number is 0: not given */
+	bool replaces;
 	uint64_t server_wait_s;
 	double drain_within_s;
 	bool json;
@@ -86,6 +87,10 @@ static const struct option options[] = {
 		"keep a copy of the share of the server at this address, and come in its "
 		"place when it is lost; its job needs --snapshots",
 		struct server_settings, follow),
+	OPTION(FLAG, "replaces", NULL,
+		"with --join: end if the lost server was removed from the job meanwhile, "
+		"and do not add this one",
+		struct server_settings, replaces),
 	JOB_VIEW_OPTION(struct server_settings, view),
 	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
 	DRAIN_OPTION(struct server_settings, drain_within_s),
@@ -553,6 +558,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.returns = s->has_begun || settings->join || settings->follow ||
 			   settings->view.number,
 		.has_begun = s->has_begun,
+		.replaces = settings->replaces,
 		.from_memory = s->memory,
 		.absent_ns = absent_ns(s),
 		.follows =
@@ -722,7 +728,9 @@ static int check_join(struct server_role *s, struct message *error)
 	const struct server_settings *settings = s->settings;
 
 	if (!settings->join)
-		return 0;
+		return settings->replaces
+			       ? options_refuse(error, "--replaces: needs --join")
+			       : 0;
 	if (settings->index == UINT64_MAX)
 		return options_refuse(error,
 			"--join %.300s: needs --index, the number of the lost server, or "

@@ -721,6 +721,22 @@ static void test_server_0_is_the_one_with_which_the_steps_have_begun(void **stat
 	close_rig(&rig);
 }
 
+/* A launcher may start a lost server again before it hears that the server was removed. */
+static void test_who_comes_for_a_removed_server_is_not_added(void **state)
+{
+	struct visitor worker, server, v;
+	struct rig rig;
+
+	(void)state;
+	open_with_server(&rig, &worker, &server);
+	visit(&rig, &v);
+	say(&v, "{\"type\":\"address\",\"server\":2,\"replaces\":true,"
+		"\"address\":\"tcp://127.0.0.1:9\"}");
+	run_until(&rig, &v.removed);
+	assert_int_equal(rig.server->next_view.number, 0);
+	close_rig(&rig);
+}
+
 /* Server 0 has servers 0 and 1, and `v` comes as server 2 and leaves before all go back for it. */
 static void come_and_leave(struct rig *rig, struct visitor *v)
 {
@@ -813,6 +829,7 @@ int main(void)
 		cmocka_unit_test(test_a_process_that_makes_steps_is_no_proof_of_a_loss),
 		cmocka_unit_test(
 			test_server_0_is_the_one_with_which_the_steps_have_begun),
+		cmocka_unit_test(test_who_comes_for_a_removed_server_is_not_added),
 		cmocka_unit_test(test_the_job_stays_if_an_added_server_leaves_at_once),
 		cmocka_unit_test(test_it_still_goes_back_for_a_server_that_is_removed),
 		cmocka_unit_test(test_a_broken_talk_ends_only_that_process),

@@ -73,6 +73,11 @@ static void test_a_removal_that_is_asked_for_again_waits_for_the_job(void **stat
 	drain_again(&rig, &v, &v.refused);
 	assert_non_null(strstr(v.text, "no worker has told it the job yet"));
 	assert_true(v.later);
+	drain(&rig, &v, "1", "no worker has told it the job yet");
+	assert_false(v.later);
+	rig.server->opts.returns = true;
+	drain(&rig, &v, "1", "no worker has told it the job yet");
+	assert_true(v.later);
 	close_rig(&rig);
 }
 

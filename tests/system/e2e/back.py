@@ -114,6 +114,22 @@ def job_waits_for_a_directory_that_is_gone():
     hand.end()
 
 
+def snapshot_of_another_job_is_passed_over():
+    """Somebody has copied it into the directory. The workers have been in the job, so they are right."""
+    other = job.SCRATCH / "foreign"
+    job.train(*options("--snapshots", other, "--snapshot-every", "10m", "--lr", 0.25))
+    hand = Hand("foreign-one", "tcp")
+    hand.servers[0].wait_event(is_event("snapshot"))
+    hand.lose("servers", 1, signal.SIGKILL)
+    for path in other.glob("step-*"):
+        shutil.copy(path, hand.snapshots)
+    hand.replace(1)
+    hand.servers[0].wait_event(lambda e: e["event"] == "begun" and "go on from step 0" not in e["text"])
+    told = [e["text"] for s in hand.servers for e in s.events if e["event"] == "warning"]
+    hand.end()
+    assert any("is of another job, and is passed over" in text for text in told), told
+
+
 def job_that_waits_in_vain_says_why_at_last():
     hand = Hand("gone-in-vain", "tcp", wait=3)
     hand.servers[0].wait_event(is_event("snapshot"))
@@ -538,9 +554,11 @@ def a_new_server_needs_a_number_and_time():
                        (["--index", 1], ["--join", "--snapshots"]),
                        (["--index", 1, "--snapshots", job.SCRATCH / "new", "--server-wait", 0], ["--join", "--server-wait"])]:
         job.refused("server", "--join", "tcp://127.0.0.1:9", *more, says=says)
+    job.refused("server", "--replaces", says="--replaces: needs --join")
 
 
-tap.run([killed_servers_come_again, job_waits_for_a_directory_that_is_gone, job_that_waits_in_vain_says_why_at_last,
+tap.run([killed_servers_come_again, job_waits_for_a_directory_that_is_gone,
+         snapshot_of_another_job_is_passed_over, job_that_waits_in_vain_says_why_at_last,
          servers_that_were_asked_to_end_come_again, single_server_comes_again_at_its_address,
          job_goes_on_from_memory_without_its_last_worker,
          job_that_went_on_from_memory_without_a_snapshot_asks_for_no_requeue,
