@@ -262,6 +262,29 @@ static bool has_own_snapshot(
 	       !resume_pass_over(p->server, job, tern_peer_name(p->peer));
 }
 
+/* True unless this server was started with another number than it has in the worker's job: a server that
+ * comes again later with that number would be taken for another one. */
+static bool has_right_number(struct server_peer *p, const struct tern_ps_job *job,
+	uint32_t worker, uint32_t index, struct tern_ps_text *why)
+{
+	const struct tern_server *s = p->server;
+	uint32_t number = tern_view_number(job, index);
+
+	if (!s->opts.has_number || number == s->opts.index)
+		return true;
+	snprintf(why->text, sizeof(why->text),
+		"this server was started with --index %u, and is number %u in the --join "
+		"of worker %u: all workers must name the servers in the order of their "
+		"numbers, which begin with 0",
+		s->opts.index, number, worker);
+	/* The job may have got other servers before this one came: server 0 tells both the view. */
+	if (s->opts.returns && !s->view.number && !s->has_job) {
+		server_refuse_for_now(p, "%s", why->text);
+		*why->text = '\0';
+	}
+	return false;
+}
+
 /* False: p may not join now. If `why` is empty then, p was told what it needs to know. */
 static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t *index,
 	struct tern_ps_text *why)
@@ -275,6 +298,7 @@ static bool may_be_worker(struct server_peer *p, const json_t *message, uint32_t
 	good = has_workers(p, &job, why) &&
 	       read_numbers(p->server, message, &job, index, &server, why) &&
 	       has_right_place(p->server, server, why) && view_is_settled(p, &job, why) &&
+	       has_right_number(p, &job, *index, server, why) &&
 	       fits_memory(p->server, &job, server) &&
 	       has_own_snapshot(p, message, &job) &&
 	       may_be_first(p, &job, *index, server, why) && agree(p, &job, server, why);

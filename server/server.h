@@ -195,6 +195,9 @@ struct tern_server_opts {
 	 * server 0. Used until the server is freed. */
 	const char *zero;
 	uint32_t index; /* number of this server (ps/view.h), before a job tells it */
+	/* A user or a launcher has chosen `index`: workers of a job in which this server has another number
+	 * are refused. False: the first worker says the number. */
+	bool has_number;
 	/* Owned by the caller, and used by this server until it is freed; NULL: none is kept
 	 * when this server is freed. */
 	struct tern_server_history *history;

@@ -62,7 +62,8 @@ static const struct option options[] = {
 		"of GPUs",
 		struct server_settings, device, .initial = "cpu", .parse = device_parse),
 	OPTION(COUNT, "index", "I",
-		"which server this is, from 0: its name in messages; default 0",
+		"number of this server, from 0: its place in --join of the workers; "
+		"default: the first worker says it",
 		struct server_settings, index, .max = 255),
 	OPTION(COUNT, "workers", "N",
 		"refuse workers that describe a job that begins with another number of "
@@ -566,6 +567,7 @@ static struct tern_server_opts server_opts(struct server_role *s)
 		.view = &s->view,
 		.zero = s->has_begun && *s->zero ? s->zero : NULL,
 		.index = s->index,
+		.has_number = settings->index != UINT64_MAX,
 		.history = &s->history,
 		.saving = saving,
 		.snapshot = snapshot,

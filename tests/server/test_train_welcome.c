@@ -75,11 +75,78 @@ static void test_a_spare_worker_begins_after_all_welcomes(void **state)
 	job_close(&j);
 }
 
+/* ---- numbers of servers ---- */
+
+/* What the servers get as --index, in the order of the workers' --join. */
+static unsigned given[2], given_count;
+
+static void give_number(struct tern_server_opts *opts)
+{
+	opts->index = given[given_count++];
+	opts->has_number = true;
+}
+
+/* Starts a job whose servers were given these numbers. */
+static void start_numbered(struct job *j, unsigned first, unsigned second)
+{
+	static const struct setup setup = {
+		"tcp", "softmax", "sgd", 2, 1, 1, 3, TERN_MODE_SYNC, 0};
+
+	given[0] = first;
+	given[1] = second;
+	given_count = 0;
+	adjust_server = give_number;
+	job_start(j, &setup);
+	adjust_server = NULL;
+}
+
+static void check_number_refused(unsigned first, unsigned second, const char *why)
+{
+	struct job j;
+
+	start_numbered(&j, first, second);
+	JOB_UNTIL(&j, j.m[2].ended);
+	assert_int_not_equal(j.m[2].status, 0);
+	if (!strstr(j.m[2].text, why))
+		fail_msg("\"%s\" is not in \"%s\"", why, j.m[2].text);
+	assert_false(j.m[0].server->running || j.m[1].server->running);
+	job_close(&j);
+}
+
+static void test_servers_with_their_numbers_serve(void **state)
+{
+	struct job j;
+
+	(void)state;
+	start_numbered(&j, 0, 1);
+	job_run_out(&j);
+	assert_int_equal(j.m[2].status, 0);
+	job_close(&j);
+}
+
+static void test_a_worker_with_another_order_of_servers_is_refused(void **state)
+{
+	(void)state;
+	check_number_refused(1, 0, "this server was started with --index ");
+	check_number_refused(1, 0, "all workers must name the servers in the order");
+}
+
+static void test_of_two_servers_with_one_number_the_second_refuses(void **state)
+{
+	(void)state;
+	check_number_refused(0, 0,
+		"this server was started with --index 0, and is number 1 in the --join "
+		"of worker 0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_slot_is_computed_before_all_welcomes),
 		cmocka_unit_test(test_a_spare_worker_begins_after_all_welcomes),
+		cmocka_unit_test(test_servers_with_their_numbers_serve),
+		cmocka_unit_test(test_a_worker_with_another_order_of_servers_is_refused),
+		cmocka_unit_test(test_of_two_servers_with_one_number_the_second_refuses),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);

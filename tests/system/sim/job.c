@@ -222,6 +222,7 @@ void job_start_server(struct job *j, struct member *m, unsigned i, const char *a
 			    .follows = m->others && !m->has_begun ? m->follows : NULL,
 			    .zero = m->has_begun && *m->zero ? m->zero : NULL,
 			    .index = i,
+			    .has_number = true,
 			    .has_begun = m->has_begun,
 			    .from_memory = m->memory,
 			    .view = m->view,
