@@ -206,6 +206,17 @@ static void ended(void *arg, int status, const char *text,
 
 /* ---- before the start ---- */
 
+/* True if an address before the last one is the same: one server cannot have two numbers in a job. */
+static bool has_last_twice(const struct tern_ps_job *job)
+{
+	uint32_t last = job->server_count - 1;
+
+	for (uint32_t i = 0; i < last; i++)
+		if (strcmp(job->servers[i], job->servers[last]) == 0)
+			return true;
+	return false;
+}
+
 /* Reads the list of addresses of `join` into the job. An address without "FABRIC://" gets
  * "auto://". */
 static int read_servers(struct tern_ps_job *job, const char *join)
@@ -224,8 +235,10 @@ static int read_servers(struct tern_ps_job *job, const char *join)
 		size_t n = strcspn(p, ",");
 		const char *fabric = memmem(p, n, "://", 3) ? "" : "auto://";
 
-		if (n == 0 || (size_t)snprintf(job->servers[job->server_count++], room,
-				      "%s%.*s", fabric, (int)n, p) >= room)
+		if (n == 0 ||
+			(size_t)snprintf(job->servers[job->server_count++], room,
+				"%s%.*s", fabric, (int)n, p) >= room ||
+			has_last_twice(job))
 			return -EINVAL;
 		p += n;
 	}

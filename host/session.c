@@ -81,7 +81,7 @@ static void complain_of_join(int status, const char *join)
 	else
 		shared_complain(status,
 			"join %.300s: expected HOST:PORT of each server, with commas "
-			"between them",
+			"between them, and each server once",
 			join);
 }
 

@@ -43,6 +43,19 @@ int servers_read(const char *join, const struct fabric_settings *fabric,
 	return r ? options_refuse(error, "--join %.300s: %.200s", join, why.text) : 0;
 }
 
+int servers_check_distinct(
+	const struct servers *servers, const char *join, struct message *error)
+{
+	for (uint32_t i = 1; i < servers->count; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (strcmp(servers->address[i], servers->address[k]) == 0)
+				return options_refuse(error,
+					"--join %.300s: has %s twice: expected each "
+					"server of the job once",
+					join, servers->address[i]);
+	return 0;
+}
+
 int servers_read_one(const char *option, const char *value,
 	const struct fabric_settings *fabric, const struct tern_domain *domain,
 	struct servers *out, struct message *error)

@@ -491,6 +491,8 @@ static int read_servers(struct worker_role *w)
 	int r = servers_read(
 		w->settings->join, &job->fabric, w->role.domain, &w->named, &error);
 
+	if (r == 0)
+		r = servers_check_distinct(&w->named, w->settings->join, &error);
 	if (r == 0 && w->named.count != job->servers)
 		r = options_refuse(&error,
 			"--join %.300s: has %u address%s, --servers says %llu",

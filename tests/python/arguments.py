@@ -69,7 +69,8 @@ def sessions_say_which_argument_is_wrong():
             (TypeError, "server_wait: expected an integer, got float", {"server_wait": 0.5}),
             (TypeError, "on_rollback: expected a function of two steps, got int", {"on_rollback": 3}),
             (ValueError, "workers, index: expected both or neither", {"index": None}),
-            (ValueError, "join nowhere: expected HOST:PORT of each server, with commas between them", None),
+            (ValueError, "join a:1,a:1: expected HOST:PORT of each server, with commas between them, and each server once",
+             {"join": "a:1,a:1"}),
             (ValueError, "secret file /none: No such file or directory", {"secret_file": "/none"})):
         if options is not None:
             refused(kind, sentence, session, **options)

@@ -482,6 +482,7 @@ def servers_to_join_are_counted():
 
     refused("a:1,b:2", says="has 2 addresses, --servers says 1")
     refused("a:1", "--servers", 2, says="has 1 address, --servers says 2")
+    refused("a:1,b:2,auto://a:1", "--servers", 3, says="has auto://a:1 twice")
     refused("a:1,,b:2", "--servers", 3, says="address 2 is empty")
     refused("a" * 150 + ":1", says="address 1 is longer than 127 characters")
 
