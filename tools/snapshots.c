@@ -229,10 +229,25 @@ static int check_directory(const struct snapshot_settings *s, struct message *er
 		     : check_lineage(s, error);
 }
 
+/* The option about when or how many snapshots are taken that was given; NULL: none. */
+static const char *option_of_kind(const struct snapshot_settings *s)
+{
+	return s->every.steps || s->every.ns ? "--snapshot-every"
+	       : s->keep                     ? "--snapshot-keep"
+					     : NULL;
+}
+
 int snapshots_check(const struct snapshot_settings *s, struct message *error)
 {
-	int r = s->directory ? check_directory(s, error) : 0;
+	const char *kind = option_of_kind(s);
+	int r;
 
+	if (kind && !snapshots_are_on(s))
+		return options_refuse(error,
+			"%s needs --snapshots DIR: without a directory no snapshot is "
+			"taken",
+			kind);
+	r = s->directory ? check_directory(s, error) : 0;
 	return r == 0 && s->resume ? check_resume(s->resume, error) : r;
 }
 
@@ -287,10 +302,15 @@ int snapshots_lock(const char *directory, bool keep, struct message *error)
 int snapshots_check_via(const struct snapshot_settings *s, uint64_t index,
 	const char *follow, struct message *error)
 {
-	const char *why = NULL;
+	const char *why = NULL, *kind = option_of_kind(s);
 
 	if (!s->via)
 		return 0;
+	if (kind)
+		return options_refuse(error,
+			"--snapshots-via %.300s: not with %s: server 0 says when "
+			"snapshots are taken, and how many are kept",
+			s->via, kind);
 	if (s->directory)
 		why = "not with --snapshots: it is for a server that does not see the "
 		      "directory";
@@ -321,17 +341,21 @@ size_t snapshots_args(
 	size_t n = 0;
 
 	if (s->directory) {
+		args[n++] = "--snapshots";
+		args[n++] = s->directory;
+	}
+	if (s->directory && (s->every.steps || s->every.ns)) {
 		snprintf(text->every, sizeof(text->every), "%llu%s",
 			(unsigned long long)(s->every.steps
 						     ? s->every.steps
 						     : s->every.ns / TERN_NS_PER_S),
 			s->every.steps ? "" : "s");
-		snprintf(text->keep, sizeof(text->keep), "%llu",
-			(unsigned long long)s->keep);
-		args[n++] = "--snapshots";
-		args[n++] = s->directory;
 		args[n++] = "--snapshot-every";
 		args[n++] = text->every;
+	}
+	if (s->directory && s->keep) {
+		snprintf(text->keep, sizeof(text->keep), "%llu",
+			(unsigned long long)s->keep);
 		args[n++] = "--snapshot-keep";
 		args[n++] = text->keep;
 	}

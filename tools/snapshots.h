@@ -8,7 +8,7 @@
 #include "tools/options.h"
 
 struct snapshot_every {
-	uint64_t steps, ns; /* one of them is 0 */
+	uint64_t steps, ns; /* at least one of them is 0; both: not given */
 };
 
 struct snapshot_settings {
@@ -17,7 +17,7 @@ struct snapshot_settings {
 	 * command. */
 	const char *via;
 	struct snapshot_every every;
-	uint64_t keep;
+	uint64_t keep; /* 0: not given */
 };
 
 /* Finds the newest complete snapshot in a directory. -ENOENT: there is none; or an error of
@@ -41,12 +41,12 @@ int snapshots_parse_every(const char *text, void *at, struct message *why);
 		settings, field.directory),                                              \
 		OPTION(CUSTOM, "snapshot-every", "N|Ns|Nm|Nh",                           \
 			"save every N steps, or every N seconds, minutes or hours; in "  \
-			"async mode each worker's gradient is a step",                   \
-			settings, field.every, .initial = "10m",                         \
-			.parse = snapshots_parse_every),                                 \
+			"async mode each worker's gradient is a step; default 10m",      \
+			settings, field.every, .parse = snapshots_parse_every),          \
 		OPTION(COUNT, "snapshot-keep", "K",                                      \
-			"how many snapshots are kept; older ones are removed", settings, \
-			field.keep, .initial = "3", .min = 1, .max = 1000000),           \
+			"how many snapshots are kept, older ones are removed; default "  \
+			"3",                                                             \
+			settings, field.keep, .min = 1, .max = 1000000),                 \
 		OPTION(TEXT, "resume", "DIR",                                            \
 			"go on from the newest snapshot in DIR, or from the one whose "  \
 			"manifest (step-....json) is given",                             \

@@ -20,7 +20,7 @@ job.use(sys.argv[1])
 STEPS = job.enough(3_000)
 EVERY = STEPS // 20
 LONG = 2 * STEPS  # is not done before a server is added
-SERVER_ZERO = ["--server-wait", 60, "--snapshot-every", EVERY]
+WAIT = ["--server-wait", 60]
 
 
 def is_event(name):
@@ -43,8 +43,9 @@ class Hand:
 
     def start(self, index, *more):
         """Starts a server; if it was there before, in the place of that one."""
-        where = ["--snapshots", self.snapshots] if index == 0 else ["--snapshots-via", self.addresses[0]]
-        server = job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index, *where, *SERVER_ZERO,
+        where = (["--snapshots", self.snapshots, "--snapshot-every", EVERY] if index == 0
+                 else ["--snapshots-via", self.addresses[0]])
+        server = job.Job("server", "--fabric", "tcp", "--listen", "127.0.0.1:0", "--index", index, *where, *WAIT,
                          *more, "--json")
         self.servers[index:index + 1] = [server]
         self.addresses[index:index + 1] = [server.wait_event(is_event("listening"))["address"]]
@@ -110,7 +111,7 @@ def server_is_added_and_removed():
 
 def follower_takes_the_place_of_a_server_without_a_directory():
     hand = Hand("followed", 2)
-    common = ["--fabric", "tcp", "--listen", "127.0.0.1:0", "--snapshots-via", hand.addresses[0], *SERVER_ZERO]
+    common = ["--fabric", "tcp", "--listen", "127.0.0.1:0", "--snapshots-via", hand.addresses[0], *WAIT]
     follower = job.Job("server", "--follow", hand.addresses[1], *common, "--json")
     address = follower.wait_event(is_event("listening"))["address"]
     hand.servers[1].wait_event(lambda e: e["event"] == "followed" and e["address"] == address)
@@ -150,6 +151,8 @@ def wrong_options_are_refused():
     two = ["--index", 1, "--snapshots", job.SCRATCH / "two"]
     for more, says in [(two, ["--snapshots-via", "not with --snapshots"]),
                        (["--index", 1, "--resume", job.SCRATCH], ["--snapshots-via", "not with --resume"]),
+                       (["--index", 1, "--snapshot-every", 5], ["--snapshots-via", "not with --snapshot-every"]),
+                       (["--index", 1, "--snapshot-keep", 5], ["--snapshots-via", "not with --snapshot-keep"]),
                        (["--index", 0], ["--snapshots-via", "an --index above 0"]),
                        ([], ["--snapshots-via", "an --index above 0"]),
                        (["--follow", "tcp://127.0.0.1:9"], ["--snapshots-via", "a follower of server 0"])]:

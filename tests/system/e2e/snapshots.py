@@ -294,6 +294,12 @@ def wrong_options_are_refused():
         job.refused("train", *options(*more), says=says)
 
 
+def options_about_snapshots_need_a_directory():
+    for more in ["--snapshot-every", "10m"], ["--snapshot-keep", 3]:
+        for command in ["train", *options()], ["run", "--", "true"], ["server"]:
+            job.refused(*command[:1], *more, *command[1:], says=[f"{more[0]} needs --snapshots DIR"])
+
+
 def other_job_is_refused():
     directory, _ = killed("other-job")
     error = job.finish("train", *options("--resume", directory, "--seed", 8), code=1).error
@@ -320,5 +326,5 @@ tap.run([goes_on_with_other_processes, finished_job_goes_on_for_more_steps, sing
          lost_directory_costs_snapshots_only, full_disk_costs_snapshots_only,
          server_that_is_killed_at_the_end_costs_the_last_snapshot_only, earlier_run_that_lives_on_publishes_nothing,
          second_job_on_one_directory_is_refused, signal_asks_for_a_snapshot,
-         interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused, other_job_is_refused,
-         launcher_waits_for_the_last_snapshot])
+         interrupted_job_is_resumed_by_the_words_of_its_refusal, wrong_options_are_refused,
+         options_about_snapshots_need_a_directory, other_job_is_refused, launcher_waits_for_the_last_snapshot])
