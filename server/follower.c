@@ -422,12 +422,13 @@ static void say_follow(struct tern_follower *f)
 					  f->opts.omits, "via", f->opts.via));
 }
 
-/* Notes once why the follower waits. */
+/* Notes why the follower waits, until the reason changes only once: it connects several times a second. */
 static void say_waits(struct tern_follower *f, const char *why)
 {
-	if (!f->said_waiting)
-		say_note(f, "the server at %s: %s: tried again", f->opts.server, why);
-	f->said_waiting = true;
+	if (strncmp(why, f->said_waiting, sizeof(f->said_waiting) - 1) == 0)
+		return;
+	say_note(f, "the server at %s: %s: tried again", f->opts.server, why);
+	snprintf(f->said_waiting, sizeof(f->said_waiting), "%s", why);
 }
 
 /* The server has answered. A follower with memory waits for it without a limit then: it comes in the
@@ -558,8 +559,6 @@ static void event(
 	struct tern_follower *f = arg;
 	char why[200] = "it has closed the connection";
 
-	if (event == TERN_PEER_UP && !f->over)
-		f->said_waiting = false;
 	if (event != TERN_PEER_DOWN)
 		return;
 	f->gone = true;

@@ -40,7 +40,8 @@ struct tern_follower {
 	struct tern_channel *data;
 	bool gone; /* the connection has ended */
 	bool follows, complete, server_lives, removed;
-	bool said_waiting;
+	char said_waiting
+		[200]; /* the last reason that was noted (say_waits()); "": none was */
 	uint64_t until_ns; /* end of opts.wait_ns */
 	struct tern_talk_budget budget;
 	struct tern_timer timer; /* next attempt; if over: ended() is called then */

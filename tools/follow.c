@@ -13,6 +13,28 @@
  * in its place. */
 #define RETURNS_S 2
 
+/* What follows "FABRIC://". */
+static const char *place_of(const char *address)
+{
+	const char *place = strstr(address, "://");
+
+	return place ? place + 3 : address;
+}
+
+int standby_check(const char *follow, const struct servers *server,
+	const struct fabric_settings *fabric, const char *listen, struct message *error)
+{
+	char own[300];
+
+	fabric_listen_address(fabric, listen, "tern-follower", own, sizeof(own));
+	if (strcmp(place_of(own), place_of(server->address[0])) != 0)
+		return 0;
+	return options_refuse(error,
+		"--follow %.300s: is the address of this process (--listen): expected "
+		"that of a server",
+		follow);
+}
+
 /* The server has accepted this process as its follower. */
 static void take_number(struct standby *b, uint32_t number)
 {

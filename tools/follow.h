@@ -7,6 +7,7 @@
 #include "server/follower.h"
 #include "server/memory.h"
 #include "tools/role.h"
+#include "tools/servers.h"
 
 struct standby {
 	/* Set by the caller. `updater` belongs to the caller; `listen` is where the process
@@ -34,6 +35,11 @@ struct standby {
 	struct tern_follower_stats stats; /* of the last follower, when it ended */
 	bool listens;                     /* it has listened once */
 };
+
+/* Checks that the address that was read from --follow, `server`, is not that of --listen: no process follows
+ * itself. -EINVAL: `error` has one line. */
+int standby_check(const char *follow, const struct servers *server,
+	const struct fabric_settings *fabric, const char *listen, struct message *error);
 
 /* Follows the server, again and again if the server goes back and lives. Returns 0 when the server is
  * lost, with what is in memory: the process is to come in its place, and the role was opened anew.

@@ -432,8 +432,7 @@ static bool goes_back(struct server_role *s, const char *text)
 	if (s->role.signal) {
 		role_note(&s->role,
 			"the job waits for this server: when it is started again, it "
-			"goes on "
-			"from its newest snapshot");
+			"goes on from its newest snapshot");
 		return false;
 	}
 	n = (size_t)snprintf(line, sizeof(line),
@@ -760,6 +759,7 @@ static int check_follow(struct server_role *s, struct message *error)
 	const char *other = settings->join               ? "join"
 			    : settings->snapshots.resume ? "resume"
 							 : NULL;
+	int r;
 
 	if (!settings->follow)
 		return 0;
@@ -783,8 +783,11 @@ static int check_follow(struct server_role *s, struct message *error)
 			"--follow %.300s: not yet with --server-device cuda: a follower "
 			"updates on the CPU",
 			settings->follow);
-	return servers_read_one("follow", settings->follow, &settings->fabric,
+	r = servers_read_one("follow", settings->follow, &settings->fabric,
 		s->role.domain, &s->followed, error);
+	return r ? r
+		 : standby_check(settings->follow, &s->followed, &settings->fabric,
+			   settings->listen, error);
 }
 
 /* A server that comes to a job finds the job's own snapshots in the directory. */

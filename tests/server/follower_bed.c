@@ -39,6 +39,7 @@ static void note(void *arg, const char *text)
 	struct process *p = arg;
 
 	snprintf(p->noted, sizeof(p->noted), "%s", text);
+	p->noted_count++;
 }
 
 static void ended(void *arg, int status, const char *text)

@@ -18,6 +18,7 @@ struct process { /* a process that follows, simulated within this one */
 	bool ended;
 	int status;
 	char text[600], noted[600]; /* why it has ended; its last note */
+	unsigned noted_count;       /* of notes */
 };
 
 /* A job of one server and two workers, which make steps for ever, with tensors of several chunks. */

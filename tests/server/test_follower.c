@@ -520,6 +520,15 @@ static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
 	follow(&second, tern_follower_address(first.follower));
 	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), *second.noted));
 	assert_non_null(strstr(second.noted, "this is a follower, which does not serve"));
+	/* It connects again some times, and does not say the same again. */
+	for (unsigned k = 0; k < 2; k++) {
+		BOTH_UNTIL(
+			&j, &first, (tern_progress(second.ctx), second.follower->gone));
+		BOTH_UNTIL(
+			&j, &first, (tern_progress(second.ctx), !second.follower->gone));
+	}
+	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), second.follower->gone));
+	assert_int_equal(second.noted_count, 1);
 	close_process(&second);
 	close_process(&first);
 	job_close(&j);

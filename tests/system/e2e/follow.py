@@ -335,6 +335,12 @@ def launcher_starts_a_server_again_without_its_follower():
     launched.end(from_memory=False)
 
 
+def no_process_follows_itself():
+    for own in "127.0.0.1:7431", "tcp://127.0.0.1:7431":
+        job.refused("server", "--listen", "127.0.0.1:7431", "--follow", own, "--snapshots", job.SCRATCH / "own",
+                    says=[f"--follow {own}: is the address of this process (--listen)"])
+
+
 def replicas_are_refused_where_they_are_of_no_use():
     def refused(*more, says):
         job.refused("train", *options("--replicas", 2, *more), says=[says])
@@ -353,4 +359,5 @@ tap.run([followers_take_over_one_after_the_other, follower_of_a_single_server_ta
          follower_that_stands_still_while_processes_join_is_not_waited_for,
          without_both_the_job_goes_back, follower_of_a_removed_server_leaves, launcher_starts_followers_again,
          launcher_learns_late_who_is_the_server, launcher_kills_a_server_that_the_job_has_lost,
-         launcher_starts_a_server_again_without_its_follower, replicas_are_refused_where_they_are_of_no_use])
+         launcher_starts_a_server_again_without_its_follower, no_process_follows_itself,
+         replicas_are_refused_where_they_are_of_no_use])
