@@ -777,9 +777,15 @@ void members_on_address(struct server_peer *p, const json_t *message)
 
 void members_left(struct server_peer *p)
 {
-	if (!p->stays && !p->server->over && guests_may_note(p->server))
-		server_note_coming(p->server, "server %u, which was at %s, is gone",
-			p->index, p->address);
+	struct tern_server *s = p->server;
+
+	/* During the steps server 0 has another connection to each server of the job, which shows a loss. This one
+	 * also ends when it is no longer needed, and at the end of the job. A server that is to be added has
+	 * no other. */
+	if (!p->stays && !s->over && !(s->running && view_has(s, p->index)) &&
+		guests_may_note(s))
+		server_note_coming(
+			s, "server %u, which was at %s, is gone", p->index, p->address);
 	view_newcomer_left(p);
 	free(TERN_TAKE(p->address));
 }

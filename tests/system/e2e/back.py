@@ -75,6 +75,15 @@ class Hand:
         undisturbed.end_well([*self.servers, *self.workers], self.save, STEPS)
 
 
+def check_losses_are_told_before_the_steps(servers):
+    """A server that has come in the place of a lost one leaves at the end of the job, or ends a connection that it does
+    not need any more. Neither is a loss."""
+    for server in servers:
+        begun = max(i for i, e in enumerate(server.events) if e["event"] == "begun")
+        told = [e["text"] for e in server.events[begun:] if "which was at" in e.get("text", "")]
+        assert not told, told
+
+
 def one_server_after_the_other(fabric, how):
     """Each of two servers is ended and started again at another address, so that none of the first ones is left. All
     others say what has happened, and stay."""
@@ -91,6 +100,7 @@ def one_server_after_the_other(fabric, how):
             text = process.wait_event(is_event("begun"))["text"]
             assert re.search("the steps go on from step [1-9]", text), text
     hand.end()
+    check_losses_are_told_before_the_steps(hand.servers)
     # Programs are told who joins while the job goes on, and people only that it does.
     assert all(e["hidden"] for s in hand.servers for e in s.events if " joined, " in e.get("text", ""))
 
