@@ -70,18 +70,27 @@ static bool are_numbers(const struct tern_worker *w)
 /* ---- saving ---- */
 
 static void save(struct tern_worker *w, const char *path);
+static void save_failed(struct tern_worker *w, const char *path, int status);
 
 static void save_again(struct tern_timer *timer)
 {
 	struct tern_worker *w = tern_container_of(timer, struct tern_worker, save_timer);
+	struct tern_ps_text why;
+	int r;
 
-	if (!w->opts.ctx->ending)
+	if (w->opts.ctx->ending)
+		return;
+	/* The directory may be gone, or a user has removed a file of its name. */
+	r = w->opts.finishing ? w->opts.finishing(w->opts.arg, &why) : 0;
+	if (r < 0)
+		save_failed(w, w->opts.save_path, r);
+	else
 		save(w, w->opts.save_path);
 }
 
 /* Saving is tried again until it works or the worker is over, whatever the error: the
  * parameters are in no file yet, and a user may free disk space. The other processes wait
- * meanwhile. */
+ * meanwhile. Each reason is reported once in a row. */
 static void save_failed(struct tern_worker *w, const char *path, int status)
 {
 	char text[600];
@@ -91,9 +100,9 @@ static void save_failed(struct tern_worker *w, const char *path, int status)
 		w->over ? "the parameters are lost"
 			: "tried again every 10 s until it works or this worker is asked "
 			  "to end");
-	if ((w->over || !w->save_failed) && w->opts.unsaved)
+	if ((w->over || w->save_failed != status) && w->opts.unsaved)
 		w->opts.unsaved(w->opts.arg, text);
-	w->save_failed = true;
+	w->save_failed = status;
 	if (w->over) {
 		worker_saved(w);
 		return;

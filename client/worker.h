@@ -141,8 +141,9 @@ struct tern_worker_opts {
 	const char *job_name;
 	/* Called when this worker is the finisher, so that the caller can prepare. If it
 	 * returns an error, with why->text, this worker fails alone, and another one
-	 * finishes. Called again if the job ends before the final parameters are saved:
-	 * after an error they are not. May be NULL. */
+	 * finishes. Called again before each further attempt to save, and if the job ends
+	 * before the final parameters are saved: after an error that attempt fails. May be
+	 * NULL. */
 	int (*finishing)(void *arg, struct tern_ps_text *why);
 	/* Called when the job ends early and this worker is about to save its first
 	 * `step` steps to interrupted_path, so that the caller can prepare. If it returns

@@ -291,7 +291,7 @@ struct tern_worker {
 	struct tern_evaluation evaluation;
 	bool final;                   /* the parameters are the final ones */
 	bool saving;                  /* `file` is being written */
-	bool save_failed;             /* the failure was reported */
+	int save_failed;              /* the last failure that was reported; 0: none */
 	struct tern_timer save_timer; /* after a failed attempt: starts the next one */
 	struct tern_worker_results results;
 	struct tern_slot_loss *slot_losses;

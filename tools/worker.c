@@ -513,17 +513,18 @@ static int read_servers(struct worker_role *w)
 static int make_directory(struct worker_role *w, struct tern_ps_text *why)
 {
 	const char *save = w->settings->job.save;
+	int r = 0;
 
 	if (!save)
 		return 0;
 	if (mkdir(save, 0777) == 0) {
 		w->made_directory = true;
 	} else if (errno != EEXIST) {
+		r = -errno;
 		snprintf(why->text, sizeof(why->text), "--save %.300s: %s", save,
-			strerror(errno));
-		return -EINVAL;
+			strerror(-r));
 	}
-	return 0;
+	return r;
 }
 
 /* Checks that the file of parameters will fit on the disk: a full disk is better found

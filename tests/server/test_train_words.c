@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole jobs in one process, of which one sends another a message that cannot be right. */
+/* Whole jobs in one process, of which one sends another a message that cannot be right; and what a worker says
+ * that cannot save. */
 #include "tests/server/train_bed.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define FOR_EVER 1000000u
 
@@ -225,6 +228,76 @@ static void test_a_server_believes_no_view_that_cannot_be(void **state)
 	check_change_refused(true, rename_server_1);
 }
 
+/* ---- saving ---- */
+
+static struct {
+	char directory[64], path[80];
+	unsigned saves_count; /* attempts that were prepared */
+	int status;           /* of the next ones; 1: the directory is made */
+	unsigned said_count;
+	char said[600];
+} saving;
+
+static int make_directory(void *arg, struct tern_ps_text *why)
+{
+	(void)arg;
+	saving.saves_count++;
+	snprintf(why->text, sizeof(why->text), "the directory is not made");
+	if (saving.status == 1)
+		assert_int_equal(mkdir(saving.directory, 0777), 0);
+	return saving.status < 0 ? saving.status : 0;
+}
+
+static void keep_reason(void *arg, const char *text)
+{
+	(void)arg;
+	saving.said_count++;
+	snprintf(saving.said, sizeof(saving.said), "%s", text);
+}
+
+/* Lets the worker try again at once, after this result of what prepares it. */
+static void try_again(struct job *j, int status)
+{
+	struct tern_worker *w = j->m[1].worker;
+
+	saving.status = status;
+	JOB_UNTIL(j, w->save_timer.place);
+	tern_timer_clear(w->opts.ctx, &w->save_timer);
+	w->save_timer.fire(&w->save_timer);
+}
+
+static void test_each_attempt_to_save_makes_the_directory(void **state)
+{
+	static const struct setup setup = {
+		"shm", "softmax", "sgd", 1, 1, 1, 2, TERN_MODE_SYNC, 0};
+	struct tern_worker *w;
+	struct job j;
+
+	(void)state;
+	snprintf(saving.directory, sizeof(saving.directory), "/tmp/tern-words-%d",
+		(int)getpid());
+	snprintf(saving.path, sizeof(saving.path), "%s/model", saving.directory);
+	job_open(&j, &setup);
+	start_worker(job_add(&j), &setup, j.model, j.addresses, saving.path, 0);
+	w = j.m[1].worker;
+	w->opts.finishing = make_directory;
+	w->opts.unsaved = keep_reason;
+	JOB_UNTIL(&j, w->save_timer.place);
+	assert_int_equal(saving.said_count, 1);
+	try_again(&j, -EACCES);
+	assert_int_equal(saving.said_count, 2);
+	assert_non_null(strstr(saving.said, "model: Permission denied: tried again"));
+	try_again(&j, -EACCES);
+	assert_int_equal(saving.said_count, 2);
+	try_again(&j, 1);
+	job_run_out(&j);
+	assert_int_equal(j.m[1].status, 0);
+	assert_int_equal(saving.saves_count, 4);
+	assert_int_equal(unlink(saving.path), 0);
+	assert_int_equal(rmdir(saving.directory), 0);
+	job_close(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -232,6 +305,7 @@ int main(void)
 		cmocka_unit_test(test_a_server_believes_no_decision_that_cannot_be),
 		cmocka_unit_test(test_a_worker_believes_no_view_that_cannot_be),
 		cmocka_unit_test(test_a_server_believes_no_view_that_cannot_be),
+		cmocka_unit_test(test_each_attempt_to_save_makes_the_directory),
 	};
 
 	return cmocka_run_group_tests(tests, make_data, free_data);
