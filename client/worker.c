@@ -288,6 +288,7 @@ static void aborted(struct worker_server *s, const json_t *message)
 	const json_t *finisher = json_object_get(message, "finisher");
 	const json_t *replaced = json_object_get(message, "replaced");
 	const char *text = json_string_value(json_object_get(message, "text"));
+	bool back;
 
 	w->interrupted = json_is_true(json_object_get(message, "save"));
 	w->by_operator = json_is_true(json_object_get(message, "final"));
@@ -305,16 +306,14 @@ static void aborted(struct worker_server *s, const json_t *message)
 		w->finisher = (uint32_t)json_integer_value(finisher);
 	if (!text)
 		text = "no reason given";
+	back = !w->by_operator && w->opts.goes_back &&
+	       json_is_true(json_object_get(message, "back")) &&
+	       (!view || take_view(w, view));
 	if (w->by_operator)
 		worker_fail(w, -ECANCELED, "%s", text);
 	else
-		worker_fail(w,
-			w->opts.goes_back &&
-					json_is_true(json_object_get(message, "back")) &&
-					(!view || take_view(w, view))
-				? -EAGAIN
-				: -ECANCELED,
-			"server %u ended the job: %s", s->number, text);
+		worker_fail(w, back ? -EAGAIN : -ECANCELED, "server %u%s: %s", s->number,
+			back ? ": the job goes back" : " ended the job", text);
 }
 
 int worker_get_vector(struct tern_worker *w, struct tern_buf *out)

@@ -359,8 +359,8 @@ static bool goes_back(struct worker_role *w, const char *text, bool cut)
 		snprintf(line, sizeof(line),
 			"this worker waits up to %llu s for all servers, and goes on "
 			"with them from what they have in memory, or from their newest "
-			"snapshot. A server that is lost is started again at its "
-			"address, or elsewhere with --join",
+			"snapshot. If a server was lost, start it again at its address, "
+			"or elsewhere with --join",
 			(unsigned long long)wait_s);
 	return role_goes_back(&w->role, wait_s, text, line);
 }

@@ -374,6 +374,10 @@ def servers_are_added_and_removed():
     drain(hand, 2)
     assert hand.servers.pop().end() == 0
     hand.end()
+    for worker in hand.workers:
+        told = " ".join(e["text"] for e in worker.events if e["event"] == "back")
+        assert re.search("the job goes back: (server 0: )?server 1 is removed from the job: this worker waits", told), told
+        assert "ended the job" not in told, told
 
 
 def server_is_removed_before_the_steps():
