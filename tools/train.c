@@ -316,6 +316,18 @@ static void forget_causes(struct train *t)
 	*t->dead = *t->l.error = '\0';
 }
 
+/* A worker may save a later step than the last one that was shown: while the job is being ended, "progress" is
+ * not shown. In async mode the event names the worker whose steps it counts, unless these are final. */
+static void take_saved_step(struct train *t, const json_t *event)
+{
+	uint64_t step = (uint64_t)json_integer_value(json_object_get(event, "step"));
+	const json_t *worker = json_object_get(event, "worker");
+
+	if (t->job->mode.kind == TERN_MODE_SYNC ||
+		(worker && json_integer_value(worker) == (json_int_t)t->speaker))
+		t->step = TERN_MAX(t->step, step);
+}
+
 static void take_worker_event(
 	struct train *t, const struct child *c, const char *name, json_t *event)
 {
@@ -344,6 +356,8 @@ static void take_worker_event(
 		if (speaks)
 			take_progress(t, event);
 		t->saved = t->saved || strcmp(name, "saved") == 0;
+		if (strcmp(name, "saved") == 0)
+			take_saved_step(t, event);
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->l.out, c->name, json_incref(event));
 	}
@@ -368,6 +382,8 @@ static void take_last_event(struct train *t, const struct child *c, json_t *even
 	bool saved = name && strcmp(name, "saved") == 0;
 
 	t->saved = t->saved || saved;
+	if (saved)
+		take_saved_step(t, event);
 	if (saved || (name && strcmp(name, "unsaved") == 0)) {
 		json_object_set_new(event, "who", json_string(c->name));
 		report(&t->l.out, c->name, event);
