@@ -11,97 +11,14 @@
 #include "base/clock.h"
 #include "base/util.h"
 #include "ps/metric.h"
-#include "ps/view.h"
 #include "server/memory.h"
 #include "server/server.h"
 #include "tools/follow.h"
 #include "tools/info_machine.h"
-#include "tools/job.h"
 #include "tools/job_view.h"
-#include "tools/log.h"
 #include "tools/logdir.h"
 #include "tools/role.h"
-#include "tools/secret.h"
-#include "tools/servers.h"
-#include "tools/snapshots.h"
-
-struct server_settings {
-	const char *listen; /* --listen; NULL: see fabric_listen_address() */
-	struct fabric_settings fabric;
-	struct secret_settings secret;
-	struct device_choice device;
-	int tensor_memory; /* --tensor-memory: index into device_memories */
-	int arithmetic;    /* --arithmetic: index into device_arithmetics */
-	uint64_t index, spin_us, threads;
-	uint64_t workers; /* 0: not given */
-	double worker_timeout_s;
-	int on_stall; /* enum tern_on_stall */
-	int on_nan;   /* enum job_on_nan */
-	struct snapshot_settings snapshots;
-	const char *logdir;
-	const char *join, *follow;
-	struct tern_view view; /* --view; its number is 0: not given */
-	bool replaces;
-	uint64_t server_wait_s;
-	double drain_within_s;
-	bool json;
-	enum tern_log_level log_level;
-};
-
-static const struct option options[] = {
-	OPTION(ADDRESS, "listen", "HOST:PORT",
-		"address to which workers connect, not for shm; port 0: the system "
-		"chooses the port; default 127.0.0.1:0, for verbs the first device's "
-		"address",
-		struct server_settings, listen),
-	FABRIC_OPTIONS(struct server_settings, fabric),
-	SECRET_OPTIONS(struct server_settings, secret),
-	INSECURE_OPTION(struct server_settings, secret),
-	OPTION(CUSTOM, "server-device", "cpu|cuda[:N]",
-		"where updates are computed; cuda: server I uses GPU I modulo the number "
-		"of GPUs",
-		struct server_settings, device, .initial = "cpu", .parse = device_parse),
-	OPTION(COUNT, "index", "I",
-		"number of this server, from 0: its place in --join of the workers; "
-		"default: the first worker says it",
-		struct server_settings, index, .max = 255),
-	OPTION(COUNT, "workers", "N",
-		"refuse workers that describe a job that begins with another number of "
-		"workers; not given: the first worker says how many there are",
-		struct server_settings, workers, .min = 1, .max = TERN_WORKERS_MAX),
-	TENSOR_MEMORY_OPTION(struct server_settings, tensor_memory),
-	ARITHMETIC_OPTION(struct server_settings, arithmetic),
-	THREADS_OPTION("threads", struct server_settings, threads),
-	WORKER_TIMEOUT_OPTION(struct server_settings, worker_timeout_s),
-	ON_STALL_OPTION(struct server_settings, on_stall),
-	ON_NAN_OPTION(struct server_settings, on_nan),
-	SNAPSHOT_OPTIONS(struct server_settings, snapshots),
-	SNAPSHOTS_VIA_OPTION(struct server_settings, snapshots),
-	LOGDIR_OPTION(struct server_settings, logdir),
-	OPTION(TEXT, "join", "ADDRESS,...",
-		"come to a job with --snapshots, in the place of its lost server "
-		"--index, "
-		"or as one more server with a new --index: addresses of other servers of "
-		"the job, with that of server 0 for a new one",
-		struct server_settings, join),
-	OPTION(TEXT, "follow", "ADDRESS",
-		"keep a copy of the share of the server at this address, and come in its "
-		"place when it is lost; its job needs --snapshots",
-		struct server_settings, follow),
-	OPTION(FLAG, "replaces", NULL,
-		"with --join: end if the lost server was removed from the job meanwhile, "
-		"and do not add this one",
-		struct server_settings, replaces),
-	JOB_VIEW_OPTION(struct server_settings, view),
-	SERVER_WAIT_OPTION(struct server_settings, server_wait_s),
-	DRAIN_OPTION(struct server_settings, drain_within_s),
-	OPTION(COUNT, "spin-us", "US", "microseconds to poll for events before sleeping",
-		struct server_settings, spin_us, .initial = "0", .max = 1000000),
-	OPTION(FLAG, "json", NULL, "one JSON object per line", struct server_settings,
-		json),
-	LOG_LEVEL_OPTION(struct server_settings, log_level),
-	OPTION_END,
-};
+#include "tools/server_settings.h"
 
 /* How long the first worker that comes to a job without workers waits for others at most. */
 #define FIRST_WORKER_NS TERN_NS_PER_S
@@ -723,102 +640,6 @@ static void serve(struct server_role *s)
 	}
 }
 
-/* Takes the addresses of --join, and checks what else it needs. */
-static int check_join(struct server_role *s, struct message *error)
-{
-	const struct server_settings *settings = s->settings;
-
-	if (!settings->join)
-		return settings->replaces
-			       ? options_refuse(error, "--replaces: needs --join")
-			       : 0;
-	if (settings->index == UINT64_MAX)
-		return options_refuse(error,
-			"--join %.300s: needs --index, the number of the lost server, or "
-			"a new one",
-			settings->join);
-	if (settings->server_wait_s == 0)
-		return options_refuse(error,
-			"--join %.300s: needs a --server-wait above 0, for the others to "
-			"come",
-			settings->join);
-	if (!snapshots_are_on(&settings->snapshots))
-		return options_refuse(error,
-			"--join %.300s: needs --snapshots, the directory of the job that "
-			"this server comes to, or --snapshots-via",
-			settings->join);
-	s->role.comes = true;
-	return servers_read(
-		settings->join, &settings->fabric, s->role.domain, &s->members, error);
-}
-
-/* Takes the address of --follow, and checks what else it needs. */
-static int check_follow(struct server_role *s, struct message *error)
-{
-	const struct server_settings *settings = s->settings;
-	const char *other = settings->join               ? "join"
-			    : settings->snapshots.resume ? "resume"
-							 : NULL;
-	int r;
-
-	if (!settings->follow)
-		return 0;
-	if (other)
-		return options_refuse(error,
-			"--follow %.300s: does not go with --%s: the server that is "
-			"followed tells the rest",
-			settings->follow, other);
-	if (settings->server_wait_s == 0)
-		return options_refuse(error,
-			"--follow %.300s: needs a --server-wait above 0, for the server "
-			"to be there",
-			settings->follow);
-	if (!snapshots_are_on(&settings->snapshots))
-		return options_refuse(error,
-			"--follow %.300s: needs --snapshots, the directory of the job, "
-			"or --snapshots-via",
-			settings->follow);
-	if (settings->device.cuda)
-		return options_refuse(error,
-			"--follow %.300s: not yet with --server-device cuda: a follower "
-			"updates on the CPU",
-			settings->follow);
-	r = servers_read_one("follow", settings->follow, &settings->fabric,
-		s->role.domain, &s->followed, error);
-	return r ? r
-		 : standby_check(settings->follow, &s->followed, &settings->fabric,
-			   settings->listen, error);
-}
-
-/* A server that comes to a job finds the job's own snapshots in the directory. */
-static int check_snapshots(const struct server_settings *settings, struct message *error)
-{
-	struct snapshot_settings snapshots = settings->snapshots;
-	bool begins = !settings->join && !settings->follow && !snapshots.resume;
-	int r;
-
-	if ((settings->join || settings->follow) && snapshots.directory &&
-		snapshots_newest(snapshots.directory, &(struct tern_snapshot_id){0}) == 0)
-		snapshots.resume = snapshots.directory;
-	if (snapshots_check_via(&snapshots, settings->index, settings->follow, error))
-		return -EINVAL;
-	r = snapshots_check(&snapshots, error);
-	if (r < 0 || !snapshots.directory || settings->index != 0)
-		return r;
-	/* The former server 0 of a job that goes on may live on somewhere. */
-	r = snapshots_lock(snapshots.directory, true, error);
-	return begins ? r : 0;
-}
-
-/* A server that recovers a job is not refused because of the curves, and does not wait for their
- * disk: the thread of logdir_open() meets its errors, which become warnings. */
-static int check_logdir(const struct server_settings *settings, struct message *error)
-{
-	bool recovers = settings->join || settings->follow || settings->snapshots.resume;
-
-	return recovers ? 0 : logdir_check(settings->logdir, error);
-}
-
 static int open_logdir(struct server_role *s)
 {
 	const char *directory = s->settings->logdir;
@@ -833,40 +654,28 @@ static int open_logdir(struct server_role *s)
 
 static int server_run(int argc, char **argv)
 {
-	struct server_settings settings = {.index = UINT64_MAX};
+	struct server_settings settings;
 	struct server_role s = {.settings = &settings};
 	struct secret secret;
 	struct message error;
 	int r;
 
-	if (options_parse(options, argc, argv, &settings, &error) ||
-		log_open("server", settings.log_level, &error) ||
-		fabric_check(&settings.fabric, &error) ||
-		fabric_check_listen(&settings.fabric, settings.listen, &error) ||
-		device_check_arithmetic(settings.arithmetic, &settings.device, &error) ||
-		device_check_memory(
-			settings.tensor_memory, settings.device.cuda, &error) ||
-		check_snapshots(&settings, &error) || check_logdir(&settings, &error) ||
-		secret_read(&settings.secret, &secret, &error))
+	if (server_settings_parse(argc, argv, &settings, &secret, &error))
 		return command_refuse(&server_command, "%s", error.text);
 	s.index = settings.index == UINT64_MAX ? 0 : (uint32_t)settings.index;
-	if (job_view_check(&settings.view, s.index,
-		    settings.server_wait_s > 0 && !settings.follow &&
-			    snapshots_are_on(&settings.snapshots),
-		    &error))
-		return command_refuse(&server_command, "%s", error.text);
 	s.view = settings.view;
 	r = role_open(&s.role, &server_command, s.index, &settings.fabric,
 		secret_text(&secret), settings.spin_us, 0, thread_count(&settings),
 		settings.json);
 	s.role.drain_ns = job_drain_ns(settings.drain_within_s, 7);
+	s.role.comes = settings.join != NULL;
 	if (r == 0) /* after role_open(), which reports a fabric that does not work */
 		r = secret_check_listen(&settings.secret, &secret, &settings.fabric,
 			"--listen", settings.listen, &error);
 	if (r == 0)
-		r = check_join(&s, &error);
+		r = server_settings_join(&settings, s.role.domain, &s.members, &error);
 	if (r == 0)
-		r = check_follow(&s, &error);
+		r = server_settings_follow(&settings, s.role.domain, &s.followed, &error);
 	if (r == 0)
 		r = servers_read_one("snapshots-via", settings.snapshots.via,
 			&settings.fabric, s.role.domain, &s.via, &error);
@@ -897,6 +706,6 @@ const struct command server_command = {
 	.name = "server",
 	.usage = "--listen HOST:PORT [options]",
 	.summary = "run one parameter server",
-	.options = options,
+	.options = server_options,
 	.run = server_run,
 };
