@@ -253,13 +253,7 @@ static void begin(struct tern_session *s, const char *why, bool cut)
  * happens time and again, since it is too slow, say. */
 static bool may_come_again(struct tern_session *s)
 {
-	struct session_back *b = &s->back;
-
-	if (now_ns(s) - b->first_cut_ns > CUT_WINDOW_NS)
-		b->cut_count = 0;
-	if (b->cut_count++ == 0)
-		b->first_cut_ns = now_ns(s);
-	return b->cut_count <= CUT_MOST;
+	return tern_recent_count(&s->back.cuts, CUT_WINDOW_NS, CUT_MOST, now_ns(s));
 }
 
 bool session_back_ended(struct tern_session *s, int status, const char *text, bool cut)

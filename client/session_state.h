@@ -8,6 +8,7 @@
 
 #include <tern/train.h>
 
+#include "base/recent.h"
 #include "client/compute.h"
 #include "client/verify.h"
 #include "client/worker.h"
@@ -81,9 +82,8 @@ struct session_back {
 	/* The program was given a slot of step `reached` - 1 last; 0: it was given none. */
 	uint64_t reached;
 	uint64_t rolled_from; /* for the next slot: struct tern_slot_info */
-	/* Times that the job has gone on without this worker, which lives, since first_cut_ns. */
-	unsigned cut_count;
-	uint64_t first_cut_ns;
+	struct tern_recent
+		cuts; /* the job has gone on without this worker, which lives */
 	struct tern_view
 		*view; /* the servers, where they are now; job.servers: those of `join` */
 	struct tern_worker_place *places; /* where else they may be, by number */

@@ -16,6 +16,7 @@
 #define TERN_TOOLS_LAUNCH_H
 
 #include "base/clock.h"
+#include "base/recent.h"
 #include "ps/omitted.h"
 #include "tools/job.h"
 #include "tools/job_view.h"
@@ -47,18 +48,6 @@ struct launch_settings {
 	/* Processes that hold the share of each server; 2: the server, and a follower. */
 	uint64_t replicas;
 	double drain_within_s;
-};
-
-/* Of the restarts of a process, or of all processes together, so many at most are remembered. The
- * pauses between them (restart.h) let no more than 24 happen in 10 minutes. */
-#define LAUNCH_RESTARTS_KEPT 32
-
-/* The restarts of a process, or of all processes together, in the last 10 minutes before the newest
- * attempt to start something again. */
-struct restarts {
-	uint64_t count;
-	uint64_t times_ns
-		[LAUNCH_RESTARTS_KEPT]; /* the first `count`, the oldest one first */
 };
 
 /* Rows for a launcher's table of options; `field` of its settings is a struct
@@ -176,7 +165,8 @@ struct launch {
 	bool died[SUPERVISE_CHILDREN_MAX], told[SUPERVISE_CHILDREN_MAX];
 	char *missed[SUPERVISE_CHILDREN_MAX];
 	/* By child number: restarts of this process alone, restart.h. */
-	struct restarts restarts[SUPERVISE_CHILDREN_MAX];
+	/* In the last 10 minutes. The pauses (restart.h) let no more than 24 happen in them. */
+	struct tern_recent restarts[SUPERVISE_CHILDREN_MAX];
 	/* Time when the process is started again; 0: it is not to be. And the first of these. */
 	uint64_t again_ns[SUPERVISE_CHILDREN_MAX], next_again_ns;
 	/* With opts.goes_back: these servers were killed, and restart_turn() is to decide about

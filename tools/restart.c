@@ -26,36 +26,17 @@ bool restart_is_wanted(const struct launch_settings *settings)
 	return settings->snapshots.directory && restart_most(settings) > 0;
 }
 
-static void forget_oldest(struct restarts *restarts, uint64_t how_many)
+bool restart_count_at(struct tern_recent *restarts, uint64_t most, uint64_t now_ns)
 {
-	restarts->count -= how_many;
-	memmove(restarts->times_ns, restarts->times_ns + how_many,
-		restarts->count * sizeof(*restarts->times_ns));
+	return tern_recent_count(restarts, WINDOW_NS, most, now_ns);
 }
 
-bool restart_count_at(struct restarts *restarts, uint64_t most, uint64_t now_ns)
-{
-	uint64_t old = 0;
-
-	while (old < restarts->count && now_ns - restarts->times_ns[old] > WINDOW_NS)
-		old++;
-	forget_oldest(restarts, old);
-	if (restarts->count >= most)
-		return false;
-	/* The pauses do not let the array become full. If it is full all the same, the oldest
-	 * restart is forgotten: the pause stays the longest one. */
-	if (restarts->count == LAUNCH_RESTARTS_KEPT)
-		forget_oldest(restarts, 1);
-	restarts->times_ns[restarts->count++] = now_ns;
-	return true;
-}
-
-bool restart_count(struct restarts *restarts, uint64_t most)
+bool restart_count(struct tern_recent *restarts, uint64_t most)
 {
 	return restart_count_at(restarts, most, tern_clock_ns());
 }
 
-unsigned restart_pause_s(const struct restarts *restarts)
+unsigned restart_pause_s(const struct tern_recent *restarts)
 {
 	return restarts->count < 2
 		       ? 0
@@ -63,7 +44,7 @@ unsigned restart_pause_s(const struct restarts *restarts)
 }
 
 void restart_describe_pause(
-	const struct restarts *restarts, const char *what, char *text, size_t bytes)
+	const struct tern_recent *restarts, const char *what, char *text, size_t bytes)
 {
 	size_t n = (size_t)snprintf(text, bytes, "%s", what);
 
@@ -72,7 +53,7 @@ void restart_describe_pause(
 }
 
 void restart_describe_count(
-	const struct restarts *restarts, uint64_t most, char *text, size_t bytes)
+	const struct tern_recent *restarts, uint64_t most, char *text, size_t bytes)
 {
 	snprintf(text, bytes, "(restart %llu, at most %llu in 10 minutes)",
 		(unsigned long long)restarts->count, (unsigned long long)most);
@@ -102,7 +83,7 @@ void restart_tell(struct launch *l, const char *who, uint64_t number, const char
 /* ---- all processes ---- */
 
 bool restart_is_due(struct launch *l, struct launch_settings *settings,
-	struct restarts *restarts, const char *cause)
+	struct tern_recent *restarts, const char *cause)
 {
 	const char *directory = settings->snapshots.directory;
 	char from[TERN_SNAPSHOT_NAME_BYTES + 20], how_often[80], text[900];
@@ -122,7 +103,7 @@ bool restart_is_due(struct launch *l, struct launch_settings *settings,
 	return true;
 }
 
-void restart_pause(const struct restarts *restarts)
+void restart_pause(const struct tern_recent *restarts)
 {
 	nanosleep(&(struct timespec){.tv_sec = restart_pause_s(restarts)}, NULL);
 }
@@ -314,7 +295,7 @@ static bool plan_back(struct launch *l, const struct child *c)
 	const struct launch_settings *settings = l->opts.settings;
 	char way[TERN_SNAPSHOT_NAME_BYTES + 60], how[160], again[60], how_often[80],
 		text[500];
-	struct restarts *restarts = &l->restarts[launch_number(l, c)];
+	struct tern_recent *restarts = &l->restarts[launch_number(l, c)];
 
 	if (!restart_count(restarts, restart_most(settings)))
 		return false;

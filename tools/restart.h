@@ -38,12 +38,12 @@ bool restart_is_wanted(const struct launch_settings *settings);
  * nothing has been started again too often. The user was told, and settings->snapshots.resume is
  * what the servers need. The caller ends what is left of the job, and calls restart_pause(). */
 bool restart_is_due(struct launch *l, struct launch_settings *settings,
-	struct restarts *restarts, const char *cause);
+	struct tern_recent *restarts, const char *cause);
 
 /* Waits before all processes are started again: not before the first restart in 10 minutes, 1 s
  * before the second, and twice as long before each further one, at most 32 s. Each process that is
  * started again alone has the same pauses. Signals have their default actions meanwhile. */
-void restart_pause(const struct restarts *restarts);
+void restart_pause(const struct tern_recent *restarts);
 
 /* A process has ended. True if it was killed and the job goes on in place with another one, so the
  * job has not failed: restart_turn() sees to it, and sets l->stranded if that cannot be. */

@@ -33,7 +33,7 @@ static void plan_follower(
 	struct launch *l, unsigned i, const char *what, char *text, size_t bytes)
 {
 	unsigned number = launch_number(l, launch_follower(l, i));
-	struct restarts *restarts = &l->restarts[number];
+	struct tern_recent *restarts = &l->restarts[number];
 	uint64_t most = restart_most(l->opts.settings);
 	char when[60], how_often[80];
 

@@ -15,19 +15,19 @@
 uint64_t restart_most(const struct launch_settings *settings);
 /* Counts a restart, and forgets those that are older than 10 minutes. False: there were `most` in
  * the last 10 minutes already, so the process must not be started again now. */
-bool restart_count(struct restarts *restarts, uint64_t most);
+bool restart_count(struct tern_recent *restarts, uint64_t most);
 /* The same at a given time, for tests. */
-bool restart_count_at(struct restarts *restarts, uint64_t most, uint64_t now_ns);
+bool restart_count_at(struct tern_recent *restarts, uint64_t most, uint64_t now_ns);
 /* Returns the seconds to wait before the restart that was counted last: 0 for the first one in 10
  * minutes, 1 for the second, and twice as many for each further one, at most 32. */
-unsigned restart_pause_s(const struct restarts *restarts);
+unsigned restart_pause_s(const struct tern_recent *restarts);
 /* Writes "it is started again in 2 s", with `what` as "it is started again", without a time if there
  * is no pause. */
 void restart_describe_pause(
-	const struct restarts *restarts, const char *what, char *text, size_t bytes);
+	const struct tern_recent *restarts, const char *what, char *text, size_t bytes);
 /* Writes "(restart 1, at most 3 in 10 minutes)". */
 void restart_describe_count(
-	const struct restarts *restarts, uint64_t most, char *text, size_t bytes);
+	const struct tern_recent *restarts, uint64_t most, char *text, size_t bytes);
 /* Reports the event "restart". `who` is the name of the process; NULL: all processes. `number` is
  * the number of its restarts in the last 10 minutes. */
 void restart_tell(struct launch *l, const char *who, uint64_t number, const char *text);

@@ -763,7 +763,7 @@ static void prepare(struct run *r, const struct place *place, char **program)
 
 /* Runs the job once. Returns an exit code, or AGAIN. */
 static int run_once(struct run_settings *s, const struct place *place, char **program,
-	const struct secret *secret, struct restarts *restarts)
+	const struct secret *secret, struct tern_recent *restarts)
 {
 	const struct launch_opts opts = launch_opts(s, place);
 	struct run *r = calloc(1, sizeof(*r));
@@ -790,7 +790,7 @@ static int run_run(int argc, char **argv)
 		.launch.restarts = UINT64_MAX};
 	struct secret secret = {""};
 	struct launch_opts opts;
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 	struct place place;
 	struct message error;
 	int program = parse(argc, argv, &s, &error), code;

@@ -19,7 +19,7 @@ struct reason {
 struct run {
 	struct launch l;
 	struct launch_settings *settings;
-	struct restarts *restarts;
+	struct tern_recent *restarts;
 	uint64_t verify_first, eval_every; /* UINT64_MAX: not given */
 	struct place place;
 	char **program; /* PROGRAM ARGS..., NULL-terminated */

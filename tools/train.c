@@ -59,7 +59,7 @@ struct train {
 	struct launch l;
 	struct job_settings *job;
 	struct launch_settings *launch;
-	struct restarts *restarts;
+	struct tern_recent *restarts;
 	/* Over all servers: sums of gradients applied and refused and of their staleness,
 	 * and the largest staleness. */
 	double applied, refused, staleness_sum, staleness_max;
@@ -756,7 +756,7 @@ static int run_and_conclude(struct train *t)
 
 /* Runs the job once. Returns an exit code, or AGAIN. */
 static int run_once(struct train_settings *s, const struct secret *secret, int argc,
-	char **argv, struct restarts *restarts)
+	char **argv, struct tern_recent *restarts)
 {
 	const struct launch_opts opts = launch_opts(s);
 	struct train *t = calloc(1, sizeof(*t));
@@ -787,7 +787,7 @@ static int run_once(struct train_settings *s, const struct secret *secret, int a
 static int train_run(int argc, char **argv)
 {
 	struct train_settings s = {.launch.restarts = UINT64_MAX};
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 	struct secret secret = {""};
 	struct launch_opts opts;
 	struct message error;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/recent.h"
 #include "base/util.h"
 #include "client/engine_computer.h"
 #include "client/worker.h"
@@ -90,9 +91,7 @@ struct worker_role {
 	uint64_t recent_count, report_ns;
 	uint64_t first; /* the step that the job begins at: 0, or that of a snapshot */
 	bool has_begun; /* the steps have begun once */
-	/* How often the worker was lost while it lived, since first_cut_ns. */
-	unsigned cut_count;
-	uint64_t first_cut_ns;
+	struct tern_recent cuts; /* the worker was lost while it lived */
 };
 
 /* ---- events ---- */
@@ -369,13 +368,7 @@ static bool goes_back(struct worker_role *w, const char *text, bool cut)
  * time and again, since it is too slow, say. */
 static bool may_come_again(struct worker_role *w)
 {
-	uint64_t now_ns = tern_clock_ns();
-
-	if (now_ns - w->first_cut_ns > CUT_WINDOW_NS)
-		w->cut_count = 0;
-	if (w->cut_count++ == 0)
-		w->first_cut_ns = now_ns;
-	return w->cut_count <= CUT_MOST;
+	return tern_recent_count(&w->cuts, CUT_WINDOW_NS, CUT_MOST, tern_clock_ns());
 }
 
 /* A server is at a new address. */

@@ -13,7 +13,7 @@ static const uint64_t start = 5000 * TERN_NS_PER_S;
 /* A process that is killed every 9 minutes is never started more than twice in 10 minutes. */
 static void test_restarts_that_are_far_apart_are_all_allowed(void **state)
 {
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 
 	(void)state;
 	for (unsigned i = 0; i < 100; i++)
@@ -23,7 +23,7 @@ static void test_restarts_that_are_far_apart_are_all_allowed(void **state)
 
 static void test_one_restart_too_many_in_ten_minutes_is_refused(void **state)
 {
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 
 	(void)state;
 	for (unsigned i = 0; i < MOST; i++)
@@ -37,7 +37,7 @@ static void test_one_restart_too_many_in_ten_minutes_is_refused(void **state)
 
 static void test_without_restarts_none_is_allowed(void **state)
 {
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 
 	(void)state;
 	assert_false(restart_count_at(&restarts, 0, start));
@@ -47,7 +47,7 @@ static void test_without_restarts_none_is_allowed(void **state)
 static void test_pauses_become_longer_until_it_was_quiet(void **state)
 {
 	static const unsigned pauses[] = {0, 1, 2, 4, 8, 16, 32, 32};
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 
 	(void)state;
 	for (size_t i = 0; i < TERN_ARRAY_SIZE(pauses); i++) {
@@ -63,7 +63,7 @@ static void test_pauses_become_longer_until_it_was_quiet(void **state)
 /* The pauses keep the array of times from becoming full, however many restarts a user allows. */
 static void test_pauses_bound_how_many_restarts_are_remembered(void **state)
 {
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 	uint64_t now_ns = start, most = 0;
 
 	(void)state;
@@ -73,17 +73,17 @@ static void test_pauses_bound_how_many_restarts_are_remembered(void **state)
 		most = TERN_MAX(most, restarts.count);
 	}
 	assert_int_equal(most, 24);
-	assert_true(most < LAUNCH_RESTARTS_KEPT);
+	assert_true(most < TERN_RECENT_KEPT);
 }
 
 static void test_the_oldest_restart_is_forgotten_if_there_are_too_many(void **state)
 {
-	struct restarts restarts = {0};
+	struct tern_recent restarts = {0};
 
 	(void)state;
-	for (uint64_t i = 0; i < LAUNCH_RESTARTS_KEPT + 5; i++)
+	for (uint64_t i = 0; i < TERN_RECENT_KEPT + 5; i++)
 		assert_true(restart_count_at(&restarts, 1000, start + i));
-	assert_int_equal(restarts.count, LAUNCH_RESTARTS_KEPT);
+	assert_int_equal(restarts.count, TERN_RECENT_KEPT);
 	assert_int_equal(restarts.times_ns[0], start + 5);
 	assert_int_equal(restart_pause_s(&restarts), 32);
 }
