@@ -136,8 +136,6 @@ struct tern_snapshot_search {
 	struct tern_env *env;
 	/* A directory; or the manifest of the snapshot that is wanted, and no other. */
 	const char *path;
-	/* In a directory only snapshots that come before this one are looked at; step 0: all are. */
-	struct tern_snapshot_id before;
 	/* A snapshot is passed over, and why. May be NULL. */
 	void (*passed_over)(struct tern_snapshot_search *search, const char *text);
 	/* 0: `found` is the snapshot, which the caller frees, in `directory`; -ENOENT: there is

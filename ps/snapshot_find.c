@@ -205,9 +205,6 @@ static void listed(struct tern_file_op *op)
 			strerror(-r));
 	else
 		r = tern_snapshot_list(op->data, op->bytes, &s->ids, &s->id_count);
-	while (r == 0 && s->before.step && s->id_count &&
-		tern_snapshot_compare(s->ids[s->id_count - 1], s->before) >= 0)
-		s->id_count--;
 	if (r < 0)
 		finish(s, r);
 	else

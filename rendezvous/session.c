@@ -266,8 +266,8 @@ static void place_it(struct tern_peer *peer, const char *conn_name)
 	snprintf(peer->address, sizeof(peer->address), "%s", space ? space + 1 : "");
 }
 
-/* A path that drops the packets of a faster fabric costs speed, of which nobody is told otherwise. Other
- * failures are usual with addresses of several fabrics: not every host has each of them. */
+/* A path that drops the packets of a fabric which is to be tried first costs speed, of which nobody is told
+ * otherwise. Other failures are usual with addresses of several fabrics: not every host has each of them. */
 static void say_what_did_not_answer(const struct tern_peer *peer)
 {
 	const struct tern_candidate *used =

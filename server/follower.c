@@ -422,7 +422,8 @@ static void say_follow(struct tern_follower *f)
 					  f->opts.omits, "via", f->opts.via));
 }
 
-/* Notes why the follower waits, until the reason changes only once: it connects several times a second. */
+/* Notes why the follower waits. The same reason is noted only once in a row, since the follower connects
+ * several times a second. */
 static void say_waits(struct tern_follower *f, const char *why)
 {
 	if (strncmp(why, f->said_waiting, sizeof(f->said_waiting) - 1) == 0)

@@ -16,6 +16,9 @@
 #include "server/memory.h"
 #include "server/store.h"
 
+/* At least so long a server keeps a snapshot of another job than its workers'. */
+#define LOOK_AGAIN_NS TERN_NS_PER_S
+
 /* ---- the job ---- */
 
 void join_forget_job(struct tern_server *s)
@@ -253,13 +256,23 @@ static bool has_right_place(
 	return false;
 }
 
-/* False: this server has found a snapshot of another job, and ends to look for an older one. Only a worker that
- * has been in the job proves it: another one may have a wrong option. */
+/* False: this server of a job that goes back has found a snapshot of another job than that of the worker, which
+ * has been in a job. The worker comes again, and the server is made anew to look again, at most once a second:
+ * the worker may have come to the wrong job. */
 static bool has_own_snapshot(
 	struct server_peer *p, const json_t *message, const struct tern_ps_job *job)
 {
-	return p->server->has_job || !json_is_true(json_object_get(message, "returns")) ||
-	       !resume_pass_over(p->server, job, tern_peer_name(p->peer));
+	struct tern_server *s = p->server;
+	struct tern_ps_text why;
+
+	if (s->has_job || !json_is_true(json_object_get(message, "returns")) ||
+		!resume_is_foreign(p, job, &why))
+		return true;
+	if (tern_now_ns(s->env) - s->made_ns >= LOOK_AGAIN_NS)
+		server_fail(s, -EAGAIN, "%s", why.text);
+	else
+		server_refuse_for_now(p, "%s", why.text);
+	return false;
 }
 
 /* True unless this server was started with another number than it has in the worker's job: a server that

@@ -226,6 +226,25 @@ static void on_complete(const struct member_link *l)
 	server_fail(s, 0, "the job is complete");
 }
 
+/* The member's newest list does not have this server. A process that knows no list of its own and was not in
+ * the job cannot tell whether that one is old, so it believes server 0 only. */
+static void on_removed(struct member_link *l, const json_t *message)
+{
+	struct tern_server *s = l->server;
+	bool believes = s->view.number || members_has_begun(s) ||
+			json_is_true(json_object_get(message, "zero"));
+
+	if (s->running || (believes && view_on_removed(s, message)))
+		return;
+	if (!l->said_waiting && !l->is_followed)
+		server_note(s,
+			"the server at %s knows no server %u, but may know an old list "
+			"of the servers: tried again",
+			l->address, s->opts.index);
+	l->said_waiting = true;
+	tern_peer_close(l->peer);
+}
+
 static void link_heard(struct tern_talk *talk, const json_t *message)
 {
 	struct member_link *l = tern_container_of(talk, struct member_link, talk);
@@ -234,8 +253,7 @@ static void link_heard(struct tern_talk *talk, const json_t *message)
 	if (strcmp(type, "again") == 0) {
 		told_later(l);
 	} else if (strcmp(type, "removed") == 0) {
-		if (!l->server->running && !view_on_removed(l->server, message))
-			tern_peer_close(l->peer); /* the member's view is older */
+		on_removed(l, message);
 	} else if (strcmp(type, "view") == 0) {
 		view_hear(l->server, message);
 	} else if (strcmp(type, "abort") == 0) {

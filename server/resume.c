@@ -67,9 +67,9 @@ static void searched(struct tern_snapshot_search *search, int status)
 		begin_with(r);
 	else if (status == -ENOENT && or_again(s, status) == -EAGAIN)
 		server_fail(s, -EAGAIN,
-			"no snapshot is in %.300s any more, and the job has to go on "
-			"from one: put the directory back, or end the job",
-			search->directory);
+			"%.400s, and the job has to go on from one: put it back, or end "
+			"the job",
+			search->why.text);
 	else
 		server_fail(s, or_again(s, status), "--resume: %s",
 			*search->why.text ? search->why.text : strerror(-status));
@@ -98,7 +98,6 @@ int resume_init(struct tern_server *s)
 		return remote_ask(s);
 	r->search = (struct tern_snapshot_search){.env = s->env,
 		.path = s->opts.resume,
-		.before = s->history->foreign,
 		.passed_over = passed_over,
 		.done = searched};
 	return tern_snapshot_search_start(&r->search);
@@ -209,20 +208,19 @@ bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const 
 	return false;
 }
 
-bool resume_pass_over(
-	struct tern_server *s, const struct tern_ps_job *job, const char *who)
+bool resume_is_foreign(struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why)
 {
-	struct tern_ps_text why;
-	struct tern_snapshot_id id;
+	struct tern_server *s = worker->server;
+	struct tern_ps_text differs;
 
-	if (!s->opts.goes_back || !resume_found(s) ||
-		!tern_snapshot_differs(resume_found(s), job, who, &why))
+	if (!s->opts.goes_back || !s->opts.returns || !resume_found(s) ||
+		!tern_snapshot_differs(
+			resume_found(s), job, tern_peer_name(worker->peer), &differs))
 		return false;
-	id = s->history->foreign = resume_found(s)->id;
-	server_warn(s, "snapshot %s is of another job, and is passed over: %.300s",
-		tern_snapshot_short_name(id).text, why.text);
-	server_fail(s, -EAGAIN, "snapshot %s is of another job",
-		tern_snapshot_short_name(id).text);
+	snprintf(why->text, sizeof(why->text),
+		"%.210s: if it is another job's, remove it from %.100s", differs.text,
+		s->resume->search.directory);
 	return true;
 }
 

@@ -15,7 +15,6 @@
 
 #include "ps/job.h"
 #include "ps/omitted.h"
-#include "ps/snapshot.h"
 #include "ps/updater.h"
 #include "ps/vector.h"
 
@@ -91,9 +90,6 @@ struct tern_server_history {
 	/* Server 0: the random number with which it has marked the directory of snapshots as this
 	 * job's (snapshots_publish.c); "": it has not. */
 	char snapshot_owner[20];
-	/* The job goes back, and this snapshot was of another job: older ones are looked for. Step 0: none
-	 * was. */
-	struct tern_snapshot_id foreign;
 	/* Server 0: when the last snapshot has ended, published or not, or if there was none, when the
 	 * steps first began. The next one by time is due opts.snapshots.every_ns later. */
 	uint64_t snapshot_tried_ns;
@@ -168,8 +164,8 @@ struct tern_server_opts {
 	/* The job has begun before, and was to go back. (A worker may tell that, too.) */
 	bool returns;
 	bool has_begun; /* it has begun with this process */
-	/* It comes in the place of a lost server. If the job has removed that server, this one ends, and is
-	 * not added. */
+	/* This process comes in the place of a lost server. If the job has removed that server meanwhile, this
+	 * process ends, and is not added. */
 	bool replaces;
 	/* The share of the parameters that the server before this one has kept (memory.h); NULL: none.
 	 * If it is given, `resume` is NULL. Owned by the server, once tern_server_new() has succeeded. */

@@ -43,10 +43,10 @@ bool resume_is_loading(const struct tern_server *s);
 /* True if the job cannot go on from the snapshot; why->text says why. */
 bool resume_differs(struct tern_server *s, const struct tern_ps_job *job, const char *who,
 	struct tern_ps_text *why);
-/* Ends this server, if the snapshot that it has found is of another job than that of a worker which has been
- * in the job: the next server looks for an older one. False: it is not. */
-bool resume_pass_over(
-	struct tern_server *s, const struct tern_ps_job *job, const char *who);
+/* True if the job goes back, and the snapshot that this server has found is of another job than the worker's,
+ * which has been in a job; why->text is for users. */
+bool resume_is_foreign(struct server_peer *worker, const struct tern_ps_job *job,
+	struct tern_ps_text *why);
 /* Loads the values of this server's chunks, and calls shard_loaded(), perhaps in this call.
  * False: the job begins at step 0. */
 bool resume_load(struct tern_server *s);

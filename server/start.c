@@ -349,7 +349,6 @@ void start_steps(struct tern_server *s)
 static void start(struct tern_server *s)
 {
 	s->running = true;
-	s->history->foreign.step = 0;
 	status_steps_begin(s);
 	members_begun(s);
 	if (s->opts.begun)

@@ -216,7 +216,8 @@ bool view_on_abort(struct tern_server *s, const json_t *message)
 void view_say_removed(struct server_peer *p)
 {
 	tern_talk_say(&p->talk,
-		json_pack("{s:s, s:o*}", "type", "removed", "view", view_for(p->server)));
+		json_pack("{s:s, s:o*, s:b}", "type", "removed", "view",
+			view_for(p->server), "zero", view_own_number(p->server) == 0));
 }
 
 bool view_on_removed(struct tern_server *s, const json_t *message)
@@ -407,7 +408,7 @@ void view_on_drain(struct server_peer *p, const json_t *message)
 	if (json_is_integer(number) && n >= 0 && n < TERN_SERVERS_MAX)
 		text = again ? drain_again(s, (uint32_t)n)
 			     : tern_server_drain(s, (uint32_t)n);
-	/* The job of a server that goes back is here in a moment. */
+	/* A server that goes back knows no job until a worker has joined it: the operator asks again. */
 	if (text && (again || s->opts.returns) && !find_newest(s, &view))
 		server_refuse_for_now(p, "%s", text);
 	else if (text)

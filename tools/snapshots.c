@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -110,12 +112,55 @@ int snapshots_newest(const char *directory, struct tern_snapshot_id *id)
 	return r;
 }
 
+struct look {
+	char *directory;
+	struct tern_snapshot_id id;
+	int status;
+};
+
+static void *look(void *arg)
+{
+	struct look *l = arg;
+
+	l->status = snapshots_newest(l->directory, &l->id);
+	return NULL;
+}
+
+/* As snapshots_newest(). -ETIMEDOUT: the disk has not answered for a second. Then the thread and what it uses
+ * are left behind, since the process ends soon. */
+static int newest_in_time(const char *directory, struct tern_snapshot_id *id)
+{
+	struct look *l = calloc(1, sizeof(*l));
+	struct timespec until;
+	pthread_t thread;
+	int r = -ENOMEM;
+
+	if (l)
+		l->directory = strdup(directory);
+	if (l && l->directory)
+		r = -pthread_create(&thread, NULL, look, l);
+	if (r == 0) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+		if (pthread_timedjoin_np(thread, NULL, &until) != 0) {
+			pthread_detach(thread);
+			return -ETIMEDOUT;
+		}
+		r = l->status;
+		*id = l->id;
+	}
+	if (l)
+		free(l->directory);
+	free(l);
+	return r;
+}
+
 void snapshots_say_resume(const char *directory, char *text, size_t bytes)
 {
 	struct tern_snapshot_id id;
 	size_t n = strlen(text);
 
-	if (!strstr(text, "--resume") && snapshots_newest(directory, &id) == 0)
+	if (!strstr(text, "--resume") && newest_in_time(directory, &id) == 0)
 		snprintf(text + n, bytes - n, ": --resume %.200s goes on from step %llu",
 			directory, (unsigned long long)id.step);
 }
@@ -278,8 +323,11 @@ int snapshots_lock(const char *directory, bool keep, struct message *error)
 {
 	char *path = tern_snapshot_path(directory, LOCK_FILE), holder[120];
 	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
-	int r = fd < 0 ? errno : 0;
+	int r;
 
+	if (fd < 0 && errno == EACCES) /* it is another user's, whose job has ended */
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	r = fd < 0 ? errno : 0;
 	free(path);
 	if (fd < 0)
 		return options_refuse(error, "--snapshots %.300s: %s: %s", directory,

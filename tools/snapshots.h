@@ -25,7 +25,7 @@ struct snapshot_settings {
 int snapshots_newest(const char *directory, struct tern_snapshot_id *id);
 
 /* Appends to the last words of a job from which step --resume goes on, if a snapshot is in the directory, and
- * the words do not tell it. */
+ * the words do not tell it. A disk that does not answer is waited for for a second. */
 void snapshots_say_resume(const char *directory, char *text, size_t bytes);
 
 /* True if a job with these settings that ends now can go on from a snapshot. */

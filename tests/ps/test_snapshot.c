@@ -548,7 +548,6 @@ struct searcher {
 	bool ended;
 	int status;
 	unsigned passed_over;
-	struct tern_snapshot_id before; /* only such are looked for; step 0: all are */
 };
 
 static void passed_over(struct tern_snapshot_search *search, const char *text)
@@ -616,7 +615,6 @@ static void search(struct searcher *s, const char *path)
 	s->passed_over = 0;
 	s->search = (struct tern_snapshot_search){.env = tern_sim_env(s->process),
 		.path = path,
-		.before = s->before,
 		.passed_over = passed_over,
 		.done = done};
 	assert_int_equal(tern_snapshot_search_start(&s->search), 0);
@@ -675,11 +673,6 @@ static void test_the_newest_that_is_whole_is_found(void **state)
 	put(disk, 1000);
 	put(disk, 200);
 	check_finds(&s, "d", 1000, 0);
-	s.before = (struct tern_snapshot_id){.step = 1000, .number = 5};
-	check_finds(&s, "d", 200, 0);
-	s.before = (struct tern_snapshot_id){.step = 100, .number = 5};
-	check_finds_none(&s, "d", "no snapshot is in d");
-	s.before.step = 0;
 	check_finds(&s, "d/step-000000000200-00000005.json", 200, 0);
 	check_finds_none(&s, "d/step-000000000201-00000005.json", "No such file");
 	/* The newest loses a part, the next one is cut, and then the last one changes. */

@@ -435,6 +435,45 @@ static void test_who_tells_its_address_hears_the_view(void **state)
 	close_rig(&member);
 }
 
+/* A member whose newest list has servers 0 and 2 hears of a process that comes in server 1's place. */
+static void come_for_removed(uint32_t member_number, bool believed)
+{
+	static const struct tern_view view = {.number = 7,
+		.workers = 1,
+		.count = 2,
+		.numbers = {0, 2},
+		.servers = {"tcp://127.0.0.1:9", "tcp://127.0.0.1:10"}};
+	struct rig member, comer;
+	const char *address;
+
+	open_told(&member);
+	member.server->view = view;
+	member.server->opts.index = member_number;
+	address = tern_server_address(member.server);
+	open_rig(&comer);
+	comer.server->opts.index = 1;
+	comer.server->opts.replaces = true;
+	comer.server->opts.members = &address;
+	comer.server->opts.member_count = 1;
+	assert_int_equal(members_init(comer.server), 0);
+	while (!comer.server->over && !strstr(comer.noted, "may know an old list")) {
+		step(&member);
+		step(&comer);
+	}
+	assert_int_equal(comer.server->over, believed);
+	assert_int_equal(comer.server->stats.drained, believed);
+	close_rig(&comer);
+	close_rig(&member);
+}
+
+/* Another server may have stood still while the job was given the server anew. */
+static void test_a_replacement_believes_only_server_0_that_it_is_removed(void **state)
+{
+	(void)state;
+	come_for_removed(0, true);
+	come_for_removed(2, false);
+}
+
 static void test_a_server_that_waits_ends_when_the_job_is_complete(void **state)
 {
 	struct rig member, comer;
@@ -812,6 +851,8 @@ int main(void)
 		cmocka_unit_test(test_workers_are_sent_to_no_process_that_waits),
 		cmocka_unit_test(test_who_was_in_the_job_hears_that_it_is_complete),
 		cmocka_unit_test(test_who_tells_its_address_hears_the_view),
+		cmocka_unit_test(
+			test_a_replacement_believes_only_server_0_that_it_is_removed),
 		cmocka_unit_test(test_a_server_that_waits_ends_when_the_job_is_complete),
 		cmocka_unit_test(test_a_server_that_stays_hears_that_it_is_removed),
 		cmocka_unit_test(test_who_has_told_its_address_may_say_nothing_more),
