@@ -130,8 +130,8 @@ def snapshot_of_another_job_is_named_until_it_is_removed():
     job.train(*options("--snapshots", other, "--snapshot-every", "10m", "--lr", 0.25))
     hand = Hand("foreign-one", "tcp")
     hand.servers[0].wait_event(is_event("snapshot"))
-    hand.lose("servers", 1, signal.SIGKILL)
     copies = [Path(shutil.copy(path, hand.snapshots)) for path in other.glob("step-*")]
+    hand.lose("servers", 1, signal.SIGKILL)
     hand.replace(1)
     hand.workers[0].wait_event(lambda e: "if it is another job's, remove it from" in e.get("text", ""))
     for copy in copies:
@@ -141,9 +141,9 @@ def snapshot_of_another_job_is_named_until_it_is_removed():
 
 
 def job_that_waits_in_vain_says_why_at_last():
-    hand = Hand("gone-in-vain", "tcp", wait=3)
+    hand = Hand("gone-in-vain", "tcp", wait=8)
     hand.servers[0].wait_event(is_event("snapshot"))
-    shutil.rmtree(hand.snapshots)
+    hand.snapshots.rename(job.SCRATCH / "gone-for-good")
     hand.lose("servers", 1, signal.SIGKILL)
     hand.replace(1)
     try:
