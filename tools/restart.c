@@ -2,6 +2,7 @@
 /* See restart.h, and restart_state.h. */
 #include "tools/restart_state.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -278,11 +279,17 @@ static void describe_way_back(
 {
 	bool memory = launch_is_worker(l, c);
 	char from[TERN_SNAPSHOT_NAME_BYTES + 20];
+	struct tern_snapshot_id id;
 
 	for (unsigned i = 0; i < l->opts.servers; i++)
 		memory =
 			memory && (!job_view_has(&l->view, i) ||
 					  (l->sup.children[i].running && !l->unheard[i]));
+	if (!memory && l->snapshot_step &&
+		snapshots_newest(l->opts.settings->snapshots.directory, &id) == -ENOENT) {
+		snprintf(text, bytes, "waits for its snapshots, which are gone");
+		return;
+	}
 	describe_origin(l->opts.settings, from, sizeof(from));
 	snprintf(text, bytes, "%s %s",
 		memory ? "goes on from memory, or from" : "goes back to", from);

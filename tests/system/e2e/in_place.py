@@ -340,6 +340,20 @@ def removed_server_stays_away_when_all_others_come_again():
         launched.end()
 
 
+def server_comes_again_though_the_snapshots_are_gone():
+    """The job waits for them, and goes on when they are back."""
+    launched = Launched("gone")
+    launched.makes_new_steps()
+    away = launched.snapshots.rename(job.SCRATCH / "gone-away")
+    before = launched.pids()
+    text = launched.kill(("server", 1))["server", 1]
+    assert "and the job waits for its snapshots, which are gone" in text, text
+    launched.running.wait_event(lambda e: "and the job has to go on from one: put it back" in e.get("text", ""))
+    away.rename(launched.snapshots)
+    launched.stays(before, ("server", 1))
+    launched.end()
+
+
 def removed_server_is_not_started_again():
     """A server is lost for the second time, so the launcher waits for a second, and an operator removes it meanwhile."""
     launched, secret, join = with_secret("removed-lost", servers=3)
@@ -388,6 +402,6 @@ tap.run([one_of_two_servers_comes_again_twice, server_0_comes_again, single_serv
          server_that_was_asked_to_end_comes_again,
          worker_that_a_user_has_added_stays_when_others_come_again, added_worker_that_is_killed_costs_nothing,
          all_with_an_added_worker_are_lost_at_once, removed_server_stays_away_when_all_others_come_again,
-         removed_server_is_not_started_again,
+         server_comes_again_though_the_snapshots_are_gone, removed_server_is_not_started_again,
          interrupted_launcher_ends_its_job_with_an_added_worker,
          without_a_snapshot_it_goes_back_to_the_start, interrupted_job_saves, without_restarts_the_job_ends])
