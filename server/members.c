@@ -298,7 +298,7 @@ static void link_event(
 		return;
 	l->refuses = !l->up && status == -ECONNREFUSED;
 	l->is_new = false;
-	if (status && !l->said_unreachable && !l->is_followed)
+	if (status && !l->said_unreachable && !l->is_followed && !l->server->running)
 		server_note(l->server,
 			"the server at %s cannot be reached: %s: tried again", l->address,
 			tern_peer_why(peer, status, why, sizeof(why)));
