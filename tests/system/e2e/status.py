@@ -243,7 +243,7 @@ def wrong_input_is_refused():
                         (["--join", "127.0.0.1:9", "--secret-file", "/none"], "--secret-file"),
                         (["--join", "127.0.0.1:9", "--log-level", "loud"], "--log-level loud")):
         job.refused("status", *words, says=[says])
-    job.refused("status", "--join", "tcp://127.0.0.1:9", "--wait", 0.3, code=1,
+    job.refused("status", "--join", "tcp://127.0.0.1:9", "--wait", 1.5, code=1,
                 says=["no answer: tcp://127.0.0.1:9: Connection refused"])
 
 
