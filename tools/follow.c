@@ -13,7 +13,7 @@
  * in its place. */
 #define RETURNS_S 2
 
-/* What follows "FABRIC://". */
+/* The address without "FABRIC://". */
 static const char *place_of(const char *address)
 {
 	const char *place = strstr(address, "://");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two files of restart.h have in common: restart.c (how often and when processes are
+/* Declarations that the two files behind restart.h share: restart.c (how often and when processes are
  * started again, and what becomes of servers and workers that were killed) and restart_followers.c
  * (followers: one takes the place of its server, and another one is started). */
 #ifndef TERN_TOOLS_RESTART_STATE_H
@@ -16,7 +16,7 @@ uint64_t restart_most(const struct launch_settings *settings);
 /* Counts a restart, and forgets those that are older than 10 minutes. False: there were `most` in
  * the last 10 minutes already, so the process must not be started again now. */
 bool restart_count(struct tern_recent *restarts, uint64_t most);
-/* The same at a given time, for tests. */
+/* As restart_count(), at a given time, for tests. */
 bool restart_count_at(struct tern_recent *restarts, uint64_t most, uint64_t now_ns);
 /* Returns the seconds to wait before the restart that was counted last: 0 for the first one in 10
  * minutes, 1 for the second, and twice as many for each further one, at most 32. */

@@ -46,7 +46,7 @@ int server_settings_parse(int argc, char **argv, struct server_settings *setting
 int server_settings_join(const struct server_settings *settings,
 	struct tern_domain *domain, struct servers *members, struct message *error);
 
-/* The same of --follow, which has one address. */
+/* Checks what --follow needs besides, and reads its one address. Errors as of server_settings_join(). */
 int server_settings_follow(const struct server_settings *settings,
 	struct tern_domain *domain, struct servers *followed, struct message *error);
 

@@ -314,7 +314,7 @@ static void write_holder(int fd)
 
 	gethostname(host, sizeof(host) - 1);
 	n = snprintf(text, sizeof(text), "process %ld on %s", (long)getpid(), host);
-	/* Whoever is refused reads it. If it cannot be written, the lock works all the same. */
+	/* A job that is refused names this process. If the text cannot be written, the lock holds without it. */
 	if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) < 0)
 		return;
 }

@@ -520,7 +520,7 @@ static void test_whoever_comes_to_a_follower_is_told_to_come_again(void **state)
 	follow(&second, tern_follower_address(first.follower));
 	BOTH_UNTIL(&j, &first, (tern_progress(second.ctx), *second.noted));
 	assert_non_null(strstr(second.noted, "this is a follower, which does not serve"));
-	/* It connects again some times, and does not say the same again. */
+	/* The follower connects again twice, and does not repeat its reason. */
 	for (unsigned k = 0; k < 2; k++) {
 		BOTH_UNTIL(
 			&j, &first, (tern_progress(second.ctx), second.follower->gone));

@@ -77,7 +77,7 @@ static void test_a_spare_worker_begins_after_all_welcomes(void **state)
 
 /* ---- numbers of servers ---- */
 
-/* What the servers get as --index, in the order of the workers' --join. */
+/* The --index of each server, in the order of the workers' --join. */
 static unsigned given[2], given_count;
 
 static void give_number(struct tern_server_opts *opts)

@@ -106,8 +106,8 @@ static void comes_again_now(struct job *j)
 	tern_timer_set(j->m[1].ctx, &j->m[1].server->zero_timer, 0);
 }
 
-/* All workers have joined server 1, and it connects to server 0, before a worker has told
- * server 0 about the job. */
+/* Server 1, which the worker has joined, connects to server 0 before the worker has told server 0 about the
+ * job. */
 static void test_a_server_that_comes_before_the_job_comes_again(void **state)
 {
 	const struct setup all = {"tcp", "softmax", "sgd", 2, 1, 1, 5, TERN_MODE_SYNC, 0};
