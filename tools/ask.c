@@ -203,7 +203,7 @@ static bool is_hopeless(const struct call *c)
 	return true;
 }
 
-static int progress(struct call *c)
+static int progress(struct call *c, int sleep_ms)
 {
 	struct pollfd fd = {.fd = tern_context_fd(c->ctx), .events = POLLIN};
 	int n = tern_progress(c->ctx), r;
@@ -212,23 +212,27 @@ static int progress(struct call *c)
 		return TERN_MIN(n, 0);
 	r = tern_arm(c->ctx);
 	if (r == 0)
-		poll(&fd, 1, SLEEP_MS);
+		poll(&fd, 1, sleep_ms);
 	return r == -EAGAIN ? 0 : r;
 }
 
+/* The time is over only when what has come until then is heard: this process may have been stopped
+ * for longer than that. */
 static int wait_for_answer(struct call *c)
 {
+	bool over = false;
 	int r = 0;
 
 	while (r == 0 && !c->from) {
 		for (uint32_t i = 0; i < c->count; i++)
 			dial_again(&c->lines[i]);
 		take_turns(c);
-		if (is_hopeless(c) || tern_clock_ns() > c->deadline_ns)
+		if (is_hopeless(c) || over)
 			return -ETIMEDOUT;
 		if (c->ask->stop && c->ask->stop(c->ask->arg))
 			return -EINTR;
-		r = progress(c);
+		over = tern_clock_ns() > c->deadline_ns;
+		r = progress(c, over ? 0 : SLEEP_MS);
 	}
 	return r < 0 ? r : *c->refusal ? -EACCES : 0;
 }
@@ -286,7 +290,7 @@ static void say_goodbye(struct call *c)
 			if (l->state != LINE_DIALLED)
 				end_line(l, "");
 		}
-		if (open && progress(c) < 0)
+		if (open && progress(c, SLEEP_MS) < 0)
 			return;
 	}
 }

@@ -3,10 +3,12 @@
 #include "tests/server/server_bed.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/ask.h"
@@ -153,6 +155,39 @@ static void test_nobody_answers(void **state)
 	close_bed(&bed);
 }
 
+static _Thread_local bool sleeps_late;
+
+/* Takes the place of the C library's poll(), whose header may define it inline: with sleeps_late,
+ * this thread is kept from going on for a second, as on a host with too much to do. */
+int late_poll(struct pollfd *fds, nfds_t count, int timeout_ms) __asm__("poll");
+
+int late_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+	const struct timespec second = {.tv_sec = 1};
+	const struct timespec limit = {
+		.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * 1000000L};
+
+	if (sleeps_late)
+		nanosleep(&second, NULL);
+	return ppoll(fds, count, timeout_ms < 0 ? NULL : &limit, NULL);
+}
+
+static void test_what_came_before_the_time_was_over_is_heard(void **state)
+{
+	struct bed bed;
+	int r;
+
+	(void)state;
+	open_bed(&bed, "");
+	bed.ask.wait_ns = 300000000;
+	sleeps_late = true;
+	r = ask_at(&bed.ask, NOBODY, good_question(), "known", &bed.answer, &bed.error);
+	sleeps_late = false;
+	assert_int_equal(r, -ETIMEDOUT);
+	assert_string_equal(bed.error.text, "no answer: " NOBODY ": Connection refused");
+	close_bed(&bed);
+}
+
 static bool stop(void *arg)
 {
 	unsigned *left = arg;
@@ -199,6 +234,7 @@ int main(void)
 		cmocka_unit_test(
 			test_a_server_that_ends_is_dialled_until_the_time_is_over),
 		cmocka_unit_test(test_nobody_answers),
+		cmocka_unit_test(test_what_came_before_the_time_was_over_is_heard),
 		cmocka_unit_test(test_whoever_asks_can_stop),
 		cmocka_unit_test(test_wrong_input_is_told),
 	};
