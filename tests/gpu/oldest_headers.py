@@ -51,11 +51,13 @@ def includers():
 
 def syntax_only(command, include):
     """The compiler's command, without what it writes, and with `include` before all other system headers: those of
-    the build's CUDA may be in a folder that the command names, or in the compiler's own."""
+    the build's CUDA may be in a folder that the command names, or in the compiler's own. The compiler may be two words,
+    such as `ccache gcc`."""
     words = shlex.split(command)
     kept = [word for before, word in zip(["", *words], words)
             if word not in ("-c", "-MD", "-MQ", "-MF", "-o") and before not in ("-MQ", "-MF", "-o")]
-    return [kept[0], "-isystem", str(include), *kept[1:], "-fsyntax-only", "-fdiagnostics-color=never",
+    first = next(i for i, word in enumerate(kept) if word.startswith("-"))
+    return [*kept[:first], "-isystem", str(include), *kept[first:], "-fsyntax-only", "-fdiagnostics-color=never",
             "-include", str(include / ONLY_12_0)]
 
 
