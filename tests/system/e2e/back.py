@@ -106,7 +106,7 @@ def one_server_after_the_other(fabric, how):
 
 
 def killed_servers_come_again():
-    for fabric in job.variants("shm", "tcp"):
+    for fabric in job.fabrics("shm", "tcp"):
         one_server_after_the_other(fabric, signal.SIGKILL)
 
 
@@ -156,7 +156,7 @@ def job_that_waits_in_vain_says_why_at_last():
 
 
 def servers_that_were_asked_to_end_come_again():
-    for fabric, how in zip(job.variants("tcp", "shm"), (signal.SIGTERM, signal.SIGINT)):
+    for fabric, how in zip(job.fabrics("tcp", "shm"), (signal.SIGTERM, signal.SIGINT)):
         one_server_after_the_other(fabric, how)
 
 
@@ -212,7 +212,7 @@ def last_worker_is_lost(fabric):
 
 
 def job_goes_on_from_memory_without_its_last_worker():
-    for fabric in job.variants("tcp", "shm"):
+    for fabric in job.fabrics("tcp", "shm"):
         last_worker_is_lost(fabric)
 
 
@@ -246,7 +246,7 @@ def comes(hand, index):
 def workers_are_added_to_a_job():
     """A job of one worker gets two more, by the same command with the next numbers, although the second one is started
     first. Then its first worker is killed, and comes again by the command with which it began."""
-    for fabric in job.variants("shm", "tcp"):
+    for fabric in job.fabrics("shm", "tcp"):
         hand = Hand(f"more-workers-{fabric}", fabric, workers=1)
         hand.workers[0].wait_event(makes_steps)
         hand.workers.append(hand.worker(2))

@@ -113,7 +113,7 @@ def one_after_the_other(name, victims, *more, **counts):
 
 
 def one_of_two_servers_comes_again_twice():
-    for fabric in job.variants("auto", "tcp", "shm"):
+    for fabric in job.fabrics("auto", "tcp", "shm"):
         launched = one_after_the_other(f"twice-{fabric}", [("server", 1)] * 2, "--fabric", fabric)
         first, second = launched.restarts
         assert "it is started again, and" in first["text"] and "it is started again in 1 s" in second["text"]
@@ -121,17 +121,17 @@ def one_of_two_servers_comes_again_twice():
 
 
 def server_0_comes_again():
-    for fabric in job.variants("tcp", "shm"):
+    for fabric in job.fabrics("tcp", "shm"):
         one_after_the_other(f"zero-{fabric}", [("server", 0), ("server", 1), ("server", 0)], "--fabric", fabric)
 
 
 def single_server_comes_again_at_its_address():
-    for fabric in job.variants("tcp", "auto"):
+    for fabric in job.fabrics("tcp", "auto"):
         one_after_the_other(f"single-{fabric}", [("server", 0)], "--fabric", fabric, servers=1)
 
 
 def last_worker_comes_again():
-    for fabric in job.variants("shm", "tcp"):
+    for fabric in job.fabrics("shm", "tcp"):
         one_after_the_other(f"last-{fabric}", [("worker", 0)] * 2, "--fabric", fabric, workers=1)
 
 
@@ -161,10 +161,10 @@ def all_but_the_launcher_come_again_at_once():
 
 def second_one_falls_while_the_job_goes_back():
     """Another server, the one that was just started again, or a worker."""
-    for name, fabric, servers, first, second in job.variants(
-            ("zero", "tcp", 2, ("server", 0), ("server", 1)), ("worker", "tcp", 2, ("server", 0), ("worker", 1)),
+    for name, fabric, servers, first, second in [
             ("other", "tcp", 2, ("server", 1), ("server", 0)), ("same", "tcp", 2, ("server", 1), ("server", 1)),
-            ("single", "tcp", 1, ("server", 0), ("server", 0)), ("third", "shm", 3, ("server", 1), ("server", 2))):
+            ("zero", "tcp", 2, ("server", 0), ("server", 1)), ("worker", "tcp", 2, ("server", 0), ("worker", 1)),
+            ("single", "tcp", 1, ("server", 0), ("server", 0)), ("third", "shm", 3, ("server", 1), ("server", 2))]:
         launched = Launched(f"second-{name}", "--fabric", fabric, servers=servers)
         launched.makes_new_steps()
         before = launched.pids()

@@ -336,9 +336,9 @@ def enough(steps):
     return steps // SLOWNESS
 
 
-def variants(first, *others):
-    """What a case runs with, such as fabrics: the first one in CI, all of them in `./run test long` (suite long)."""
-    return [first, *others] if os.environ.get("TERN_TEST_VARIANTS") == "all" else [first]
+def fabrics(first, *others):
+    """The fabrics that a case runs over: the first one in CI, all of them in `./run test long` (suite long)."""
+    return [first, *others] if os.environ.get("TERN_TEST_FABRICS") == "all" else [first]
 
 
 def small_data(model="mlp:24,16"):

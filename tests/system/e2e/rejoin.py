@@ -61,12 +61,12 @@ def one_worker_after_the_other(fabric, end):
 
 
 def killed_workers_come_again():
-    for fabric in job.variants("shm", "tcp"):
+    for fabric in job.fabrics("shm", "tcp"):
         one_worker_after_the_other(fabric, signal.SIGKILL)
 
 
 def workers_that_were_asked_to_end_come_again():
-    for fabric in job.variants("tcp", "shm"):
+    for fabric in job.fabrics("tcp", "shm"):
         one_worker_after_the_other(fabric, signal.SIGTERM)
 
 
